@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
@@ -26,30 +25,22 @@ import (
 // enforcedCollector returns one of a cluster with one node, whose agent answers unless that is nil.
 func enforcedCollector(t *testing.T, answer func() *inforce.Answer) *enforced.Collector {
 	t.Helper()
-	return collectorOf(t, 1, func(string) (*inforce.Answer, error) {
-		if a := answer(); a != nil {
-			return a, nil
-		}
-		return nil, errors.New("no answer")
-	})
-}
-
-// collectorOf returns one of a cluster with some nodes, for whose agents ask answers.
-func collectorOf(t *testing.T, nodes int, ask func(node string) (*inforce.Answer, error)) *enforced.Collector {
-	t.Helper()
-	var objects []runtime.Object
-	for i := range nodes {
-		name := fmt.Sprint("node-", i+1)
-		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent-" + name, Labels: map[string]string{"app": "agent"}},
-			Spec:       corev1.PodSpec{NodeName: name},
-			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-		})
-	}
 	c, err := enforced.New(enforced.Config{
-		Client:    fake.NewClientset(objects...),
+		Client: fake.NewClientset(
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
+			&corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent", Labels: map[string]string{"app": "agent"}},
+				Spec:       corev1.PodSpec{NodeName: "node-1"},
+				Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+			},
+		),
 		Namespace: "kube-system", Agents: "app=agent", Registerer: prometheus.NewRegistry(),
-		Ask: func(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) { return ask(pod.Spec.NodeName) },
+		Ask: func(context.Context, *corev1.Pod) (*inforce.Answer, error) {
+			if a := answer(); a != nil {
+				return a, nil
+			}
+			return nil, errors.New("no answer")
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -296,50 +287,4 @@ func TestLeaseLostDuringARound(t *testing.T) {
 			})
 		})
 	}
-}
-
-// With 5,000 nodes and 100 changes a minute, agents are asked for a fifth of the time, and a change
-// costs two writes at most: one of what the writer finds itself, and one when it is in force.
-func TestFiveThousandNodes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const (
-			nodes, policies, minutes = 5000, 100, 5
-			answerTime               = 20 * time.Millisecond
-			roundTime                = nodes / 64 * answerTime // without the rest
-			rounds                   = int(time.Minute / (5 * roundTime))
-		)
-		kinds := inForceUpTo("1000000").Kinds
-		var asked atomic.Int64
-		collector := collectorOf(t, nodes, func(node string) (*inforce.Answer, error) {
-			asked.Add(1)
-			time.Sleep(answerTime)
-			return &inforce.Answer{Node: node, Kinds: kinds}, nil
-		})
-		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
-		for i := range policies {
-			s.Create(netpol(t, fmt.Sprint("p-", i), clean))
-		}
-		start(t, s, setting{enforced: collector})
-		settle(2 * time.Minute)
-		before, writes := asked.Load(), len(s.Writes())
-		for i := range minutes * policies {
-			setSpec(t, s, fmt.Sprint("p-", i%policies), fmt.Sprintf(`{podSelector: {matchLabels: {generation: "%d"}}}`, i))
-			settle(time.Minute / policies)
-		}
-		settle(time.Minute)
-		questions, most := int(asked.Load()-before), (minutes+1)*(rounds+1)*nodes
-		if questions < most/2 || questions > most {
-			t.Errorf("%d questions in %d minutes, want at most %d", questions, minutes+1, most)
-		}
-		if got := len(s.Writes()) - writes; got < minutes*policies || got > 2*minutes*policies {
-			t.Errorf("%d writes for %d changes", got, minutes*policies)
-		}
-		t.Logf("%d changes, %d writes, %d questions in %d minutes", minutes*policies, len(s.Writes())-writes, questions, minutes+1)
-		for i := range policies {
-			o := s.Policy("x", fmt.Sprint("p-", i))
-			if c := enforcedOf((&subresource{}).Read(o)); c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != o.GetGeneration() {
-				t.Errorf("%s: %v", o.GetName(), c)
-			}
-		}
-	})
 }

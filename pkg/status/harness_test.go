@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
@@ -68,7 +67,6 @@ type setting struct {
 	audit    bool                          // namespaces and policies may be annotated
 	denials  func() []flows.DeniedByPolicy // what the one agent answers
 	inForce  func() *inforce.Answer        // the same about what is in force
-	enforced *enforced.Collector           // instead of inForce
 	pods     kubernetes.Interface          // where pods with a readiness gate are, nil for none; needs inForce
 }
 
@@ -126,10 +124,7 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 		cfg.Denials = collector(t, set.denials)
 	}
 	if set.inForce != nil {
-		set.enforced = enforcedCollector(t, set.inForce)
-	}
-	if set.enforced != nil {
-		cfg.Enforced, cfg.Reports = set.enforced, func(o metav1.Object) bool { return compile.ReportsEnforced(o) }
+		cfg.Enforced, cfg.Reports = enforcedCollector(t, set.inForce), func(o metav1.Object) bool { return compile.ReportsEnforced(o) }
 	}
 	if set.pods != nil {
 		cfg.Readiness = readinessGate(t, set.pods, cfg.Enforced)

@@ -36,7 +36,8 @@ const (
 	// agent receives. A minute's Texts at againRate are a fifth of what the writer writes in a minute.
 	againRate  = rate.Limit(60.0 / 60)
 	againBurst = 300
-	// restShare is how long the pause after a round is at least, as a multiple of the round.
+	// restShare is how long the pause after a round is at least, as a multiple of the round. It is
+	// calmInterval at most: agents that answer late must not delay what others say even longer.
 	restShare = 4
 )
 
@@ -297,7 +298,7 @@ func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 			changed(p)
 		}
 		ended := time.Now()
-		earliest = ended.Add(restShare * ended.Sub(started))
+		earliest = ended.Add(min(restShare*ended.Sub(started), calmInterval))
 		due = later(ended.Add(interval), earliest)
 	}
 }

@@ -30,7 +30,16 @@ type cluster struct {
 	client *fake.Clientset
 
 	mu      sync.Mutex
+	delay   time.Duration // of all answers
 	changed []string
+}
+
+func (c *cluster) askSlowly(ctx context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
+	c.mu.Lock()
+	delay := c.delay
+	c.mu.Unlock()
+	time.Sleep(delay)
+	return c.Ask(ctx, pod)
 }
 
 // answer is that of an agent which enforces the policies up to a version.
@@ -45,7 +54,7 @@ func inBubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 		all, objects := statustest.NewAgents(3, answer("100"))
 		c := &cluster{Agents: all, client: fake.NewClientset(objects...)}
 		var err error
-		c.Collector, err = New(Config{Client: c.client, Namespace: statustest.AgentsNamespace, Agents: statustest.AgentsSelector, Ask: c.Ask, Registerer: prometheus.NewPedanticRegistry()})
+		c.Collector, err = New(Config{Client: c.client, Namespace: statustest.AgentsNamespace, Agents: statustest.AgentsSelector, Ask: c.askSlowly, Registerer: prometheus.NewPedanticRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,6 +289,35 @@ func TestHowOftenAgentsAreAsked(t *testing.T) {
 			t.Errorf("%d questions in a minute with 600 changes", got)
 		}
 	})
+}
+
+// After a round, agents rest for four times as long while policies change, and no longer than a minute.
+func TestRestAfterARound(t *testing.T) {
+	for _, tt := range []struct {
+		round time.Duration
+		most  int // rounds in an hour
+	}{
+		{time.Second, 3600 / 5},
+		{5 * time.Second, 3600 / 25},
+		{100 * time.Second, 3600/160 + 1},
+	} {
+		t.Run(tt.round.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				c.mu.Lock()
+				c.delay = tt.round
+				c.mu.Unlock()
+				pass(5 * time.Minute)
+				c.TakeAsked()
+				for i := range 3600 {
+					c.Note(db, generation(int64(i)), true, need("90"))
+					pass(time.Second)
+				}
+				if got := c.TakeAsked() / 3; got > tt.most || got < tt.most*9/10 {
+					t.Errorf("%d rounds in an hour, want %d", got, tt.most)
+				}
+			})
+		})
+	}
 }
 
 // shown is what a writer shows: it asks for each change whether it may.

@@ -24,6 +24,7 @@ type cluster struct {
 	namespace string
 	node      string // where the agent is
 	otherNode string
+	agents    *fakeAgents // nil before the first one starts
 }
 
 var clusters atomic.Uint32

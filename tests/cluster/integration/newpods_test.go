@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
@@ -58,33 +59,50 @@ type publishedAgent struct {
 	name, address string // of the pod
 	key           string // file
 	certificate   *tls.Certificate
+	pod           *corev1.Pod
 }
 
-// publishAgent creates the pod of an agent on a node, with these arguments, as the kubelet would show it at
-// an address.
+// publishAgent publishes the agent of a node until the test ends.
 func (c *cluster) publishAgent(node, address string, args ...string) *publishedAgent {
 	c.t.Helper()
-	a := &publishedAgent{name: "agent-" + node, address: address, key: filepath.Join(c.t.TempDir(), "key")}
-	message := must[string](c.t)(tlskey.Make(a.key))
-	a.certificate = must[*tls.Certificate](c.t)(tlskey.OfAgent(node, a.key))
-	pods := c.client.CoreV1().Pods(namespace)
-	pod := must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), &corev1.Pod{
+	a := must[*publishedAgent](c.t)(publishAgent(c.t.Context(), c.client, filepath.Join(c.t.TempDir(), "key"), node, address, args...))
+	c.t.Cleanup(func() {
+		_ = c.client.CoreV1().Pods(namespace).Delete(context.Background(), a.name, *metav1.NewDeleteOptions(0))
+	})
+	return a
+}
+
+// publishAgent creates the pod of an agent on a node, with a file for its key and arguments, as the kubelet
+// would show it at an address.
+func publishAgent(ctx context.Context, client kubernetes.Interface, key, node, address string, args ...string) (*publishedAgent, error) {
+	a := &publishedAgent{name: "agent-" + node, address: address, key: key}
+	message, err := tlskey.Make(a.key)
+	if err != nil {
+		return nil, err
+	}
+	if a.certificate, err = tlskey.OfAgent(node, a.key); err != nil {
+		return nil, err
+	}
+	pods := client.CoreV1().Pods(namespace)
+	pod, err := pods.Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: a.name, Labels: map[string]string{"app.kubernetes.io/name": agent}},
 		Spec: corev1.PodSpec{
-			NodeName: node, ServiceAccountName: agent,
+			NodeName: node, HostNetwork: true, ServiceAccountName: agent,
 			InitContainers: []corev1.Container{{Name: "key", Image: "none"}},
 			Containers:     []corev1.Container{{Name: agent, Image: "none", Args: args}},
 		},
-	}, metav1.CreateOptions{}))
-	c.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
 	pod.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
 		InitContainerStatuses: []corev1.ContainerStatus{{
 			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}},
 		}},
 	}
-	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
-	return a
+	a.pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	return a, err
 }
 
 // serveBoard serves a board at the address of an agent, and returns the port.

@@ -2,15 +2,9 @@ package integration
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
 
@@ -44,7 +37,7 @@ func TestReadinessGate(t *testing.T) {
 	})
 
 	c := newCluster(t, plane)
-	own, other := c.startFakeAgent(c.node, 10), c.startFakeAgent(c.otherNode, 11)
+	own, other := c.startFakeAgent(c.node), c.startFakeAgent(c.otherNode)
 	other.enforce("9000000000000000000")
 	c.createPolicy("web", "web")
 	c.createGatedPod("web", c.node)
@@ -90,18 +83,18 @@ func TestReadinessGateWithAHungNode(t *testing.T) {
 	k.run("apply", "--server-side", "--validate=strict", "-f", readinessFile)
 	t.Cleanup(func() { _, _ = k.with(context.Background(), "", "delete", "--ignore-not-found", "-f", readinessFile) })
 	c := newCluster(t, plane)
-	c.startFakeAgent(c.node, 12).enforce("9000000000000000000")
+	c.startFakeAgent(c.node).enforce("9000000000000000000")
 	c.createGatedPod("web", c.node)
 	config, _ := account(t, plane, namespace, statusWriter)
 	startWriter(t, config, "--pod-readiness")
 	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": no agent runs there.")
 	c.wantGate("web", corev1.ConditionTrue, gate.EnforcedOnOwnNode, c.otherNode+": no agent runs there.")
 
-	other := c.startFakeAgent(c.otherNode, 13)
+	other := c.startFakeAgent(c.otherNode)
 	other.enforce("9000000000000000000")
 	c.hideKey(other)
 	c.createGatedPod("later", c.node)
-	c.wantGate("later", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": pod "+other.name+" publishes no key")
+	c.wantGate("later", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": pod "+other.pod.Name+" publishes no key")
 	c.wantGate("later", corev1.ConditionTrue, gate.EnforcedOnOwnNode, "")
 }
 
@@ -173,48 +166,11 @@ func (c *cluster) guardedPods(client kubernetes.Interface) {
 	}
 }
 
-// fakeAgent answers the writer as the agent of a node does.
-type fakeAgent struct {
-	name    string // of its pod
-	node    string
-	version atomic.Value // of all kinds
-}
-
-func (a *fakeAgent) enforce(version string) { a.version.Store(version) }
-
-// startFakeAgent publishes and serves an agent, at a loopback address of this machine.
-func (c *cluster) startFakeAgent(node string, n int) *fakeAgent {
-	c.t.Helper()
-	listener := must[net.Listener](c.t)(net.Listen("tcp", fmt.Sprintf("127.0.0.%d:0", n)))
-	address := listener.Addr().(*net.TCPAddr)
-	published := c.publishAgent(node, address.IP.String(), fmt.Sprintf("--status-bind-address=:%d", address.Port))
-	a := &fakeAgent{name: published.name, node: node}
-	a.enforce("1")
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != inforce.Path {
-			http.NotFound(w, r)
-			return
-		}
-		version := a.version.Load().(string)
-		answer := inforce.Answer{Node: node}
-		for _, kind := range []string{"NetworkPolicy", "Namespace", "Pod"} {
-			answer.Kinds = append(answer.Kinds, inforce.Kind{Kind: kind, Version: version, Seen: version})
-		}
-		_ = json.NewEncoder(w).Encode(answer)
-	}))
-	server.Listener.Close()
-	server.Listener = listener
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{*published.certificate}}
-	server.StartTLS()
-	c.t.Cleanup(server.Close)
-	return a
-}
-
 // hideKey has the pod of an agent publish no key, as one of an earlier version does.
 func (c *cluster) hideKey(a *fakeAgent) {
 	c.t.Helper()
 	pods := c.client.CoreV1().Pods(namespace)
-	pod := must[*corev1.Pod](c.t)(pods.Get(c.t.Context(), a.name, metav1.GetOptions{}))
+	pod := must[*corev1.Pod](c.t)(pods.Get(c.t.Context(), a.pod.Name, metav1.GetOptions{}))
 	pod.Status.InitContainerStatuses = nil
 	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
 }
