@@ -291,7 +291,7 @@ func (e *Enforcer) awaitSource(v *evaluation, s *policy.Snapshot, in *Input) (r 
 		e.want(&v.query.Packet, s)
 		return LongWait, true
 	case repeated:
-		return Drop, true // the packet that waits is decided
+		return Drop, true // the pending one gets the verdict
 	}
 	v.query.AwaitSource = false
 	v.decide(s)

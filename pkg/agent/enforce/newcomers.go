@@ -23,14 +23,14 @@ const (
 	// newcomerRoom is how many packets from all addresses may begin to wait in newcomerSeconds, and
 	// newcomerNetworkRoom how many from one network, so that a sweep with one node's addresses
 	// leaves a quarter to other nodes. All of them may come at once, as from hundreds of pods that
-	// start on a node: a queue has room for 1,280 packets that each wait at most newcomerWait.
+	// start on a node: a queue keeps 1,280 packets that wait, each for newcomerWait at most.
 	newcomerSeconds     = 5
 	newcomerRoom        = 1280
 	newcomerNetworkRoom = newcomerRoom * 3 / 4
 	newcomerWait        = 4 * time.Second
 	// newcomerRepeats is how long a waiting first packet of a TCP connection suppresses its
 	// repetitions. Clients repeat it after one and three seconds (RFC 6298): the second
-	// repetition may wait again, because the first packet is dropped soon.
+	// repetition may wait too, because the first packet is soon dropped.
 	newcomerRepeats = 2500 * time.Millisecond
 	// newcomerAddresses is how many addresses are remembered. A further one replaces the
 	// oldest.
@@ -62,7 +62,7 @@ type admission int
 const (
 	refused admission = iota
 	admitted
-	repeated // the same packet already waits, and is decided by its time
+	repeated // the same packet is already pending
 )
 
 // newcomer is an address that may be that of a new pod.

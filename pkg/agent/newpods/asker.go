@@ -3,6 +3,7 @@ package newpods
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -256,14 +258,9 @@ func (a *Asker) listen(ctx context.Context, node string) error {
 		MaxResponseHeaderBytes: 16 << 10,
 		TLSHandshakeTimeout:    silence,
 		ResponseHeaderTimeout:  silence,
-		TLSClientConfig: &tls.Config{
-			MinVersion:         tls.VersionTLS13,
-			Certificates:       []tls.Certificate{*a.cfg.Certificate},
-			InsecureSkipVerify: true, // the key is compared instead
-			VerifyConnection: func(s tls.ConnectionState) error {
-				return a.cfg.Agents.check(ctx, node, s.PeerCertificates[0], a.cfg.Agents.asks)
-			},
-		},
+		TLSClientConfig: tlskey.ClientConfig(a.cfg.Certificate, func(c *x509.Certificate) error {
+			return a.cfg.Agents.check(ctx, node, c, a.cfg.Agents.asks)
+		}),
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(address, a.cfg.Port)+Path, nil)
 	if err != nil {

@@ -214,7 +214,7 @@ func (f *fleet) serve(i int) *fleetMember {
 		return m
 	}
 	m.listener = &pipeListener{accept: make(chan net.Conn), done: make(chan struct{}), addr: nodeAddr(i)}
-	access := &httpserver.Access{Client: m.agents.Check, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.certificate, nil }}
+	access := &httpserver.Access{Client: m.agents.Check, Certificate: httpserver.Fixed(m.certificate)}
 	f.running.Go(func() { _ = httpserver.New(m.board, nil, prometheus.NewRegistry()).Run(f.ctx, m.listener, access) })
 	return m
 }

@@ -94,12 +94,7 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 	transport := &http.Transport{
 		DisableKeepAlives:      true, // an agent has few connections
 		MaxResponseHeaderBytes: maxHeader,
-		TLSClientConfig: &tls.Config{
-			MinVersion:         tls.VersionTLS13,
-			Certificates:       []tls.Certificate{*c.certificate},
-			InsecureSkipVerify: true, // the key is compared instead, before the server gets a byte of what is asked
-			VerifyConnection:   func(s tls.ConnectionState) error { return verify(s.PeerCertificates[0], pod, key) },
-		},
+		TLSClientConfig:        tlskey.ClientConfig(c.certificate, func(server *x509.Certificate) error { return verify(server, pod, key) }),
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {

@@ -57,7 +57,7 @@ var (
 		module:   "github.com/coredns/coredns",
 		programs: map[string]string{"coredns": "."},
 	}
-	// AzureNPM and KubeRouter are other implementations of NetworkPolicy, for comparison.
+	// AzureNPM and KubeRouter also implement NetworkPolicy: the truth tables are run on them for comparison.
 	AzureNPM = Release{
 		folder:   "azure-npm",
 		name:     "azure-npm",
