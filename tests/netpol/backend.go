@@ -2,6 +2,7 @@ package netpol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -16,7 +17,8 @@ type Backend interface {
 
 	// Apply makes the cluster match state and removes everything else that it has applied.
 	// When it returns, pods that had no address have one and run; they replace the pods in
-	// state. Policies may become effective later.
+	// state. A pod that does not run, see IsUp, is only an object. Policies may become effective
+	// later. An error that is ErrRefused means that this cluster cannot have such objects.
 	Apply(ctx context.Context, state *State) error
 
 	// Probe makes one attempt for each connection, concurrently if it likes, and returns the
@@ -27,6 +29,10 @@ type Backend interface {
 	// Close removes what Apply created.
 	Close() error
 }
+
+// ErrRefused is the error of Apply for objects that the cluster refuses, such as a policy that its
+// API server finds invalid.
+var ErrRefused = errors.New("refused")
 
 // Described is a Backend that can say what it runs on, for records of results. It is asked after the
 // scenarios.
@@ -63,13 +69,14 @@ type Feature string
 const (
 	// Services have one pod each.
 	Services Feature = "Services"
+	// NodePorts lead to one pod each, which is on their node.
+	NodePorts Feature = "NodePorts"
+	// LoadBalancers are addresses that lead to one pod each, for clients in the cluster.
+	LoadBalancers Feature = "load balancers"
 	// HostNetwork are pods in the network namespace of their node.
 	HostNetwork Feature = "host-network pods"
 	// OutsideHosts are hosts outside the cluster.
 	OutsideHosts Feature = "hosts outside the cluster"
-	// FreeObjects are pods with an arbitrary status, including addresses. In a real cluster
-	// kubelets write the status.
-	FreeObjects Feature = "pods with an arbitrary status"
 	// AdminNetworkPolicies are the two kinds of v1alpha1.
 	AdminNetworkPolicies Feature = "AdminNetworkPolicy and BaselineAdminNetworkPolicy"
 	// ClusterNetworkPolicies is the kind of v1beta1.
@@ -110,8 +117,8 @@ func (s Support) missing(t Traffic) string {
 		return string(t.Protocol)
 	case !slices.Contains(s.Families, t.Family):
 		return string(t.Family)
-	case t.Via == Service && !slices.Contains(s.Features, Services):
-		return string(Services)
+	case t.Via != Direct && !slices.Contains(s.Features, viaFeatures[t.Via]):
+		return string(viaFeatures[t.Via])
 	}
 	return ""
 }

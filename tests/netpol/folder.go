@@ -10,7 +10,7 @@ import (
 
 // FolderScenario returns the scenario of a loaded state. It applies all policies at once
 // and expects what the backend reference observes with the pods' addresses at that time.
-// The reference must support FreeObjects and be Immediate.
+// The reference must refuse nothing and be Immediate.
 func FolderScenario(ctx context.Context, name string, state *State, reference Backend) (Scenario, error) {
 	model := Model{start: state}
 	if err := reference.Apply(ctx, state.Clone()); err != nil {

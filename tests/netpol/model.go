@@ -75,10 +75,7 @@ func (m Model) State() *State {
 		return startState(m.start)
 	}
 	m = m.withDefaults()
-	s := &State{Hosts: m.Hosts, Ports: m.Ports}
-	for _, via := range m.Vias {
-		s.Services = s.Services || via == Service
-	}
+	s := &State{Hosts: m.Hosts, Ports: m.Ports, Vias: m.Vias}
 	for _, namespace := range m.Namespaces {
 		s.AddNamespace(NewNamespace(namespace, "ns="+namespace))
 		for _, name := range m.Pods {

@@ -117,7 +117,12 @@ func (p *play) run(ctx context.Context) error {
 		return err
 	}
 	for i, step := range p.scenario.Steps {
-		if err := p.step(ctx, step); err != nil {
+		err := p.step(ctx, step)
+		if p.scenario.Refusable && errors.Is(err, ErrRefused) {
+			p.leaveOut(p.scenario.Steps[i:], err)
+			return nil
+		}
+		if err != nil {
 			return fmt.Errorf("step %d, %s: %w", i+1, step.Name, err)
 		}
 		if p.result.Differs() {
@@ -125,6 +130,12 @@ func (p *play) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// leaveOut notes why steps are not played, the first of which has changed the state.
+func (p *play) leaveOut(steps []Step, why error) {
+	p.result.Unsupported = append(p.result.Unsupported, why.Error())
+	p.result.LeftOut += len(steps) * len(p.state.Endpoints()) * len(p.state.Endpoints()) * len(p.traffic)
 }
 
 // baseline starts the cluster and checks that everything connects.

@@ -1,6 +1,8 @@
 package netpol
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -118,6 +120,41 @@ func TestUnsupportedTrafficIsCounted(t *testing.T) {
 }
 
 // Expectations about traffic that the backend cannot observe are left out without an error.
+// refusing is a backend that refuses policies of one name.
+type refusing struct {
+	Backend
+	name string
+}
+
+func (r refusing) Apply(ctx context.Context, state *State) error {
+	for _, policy := range state.Policies {
+		if policy.Name == r.name {
+			return fmt.Errorf("policy %s: %w", policy.Name, ErrRefused)
+		}
+	}
+	return r.Backend.Apply(ctx, state)
+}
+
+// What a cluster refuses is not supported if the scenario says that it may be, and otherwise fails.
+func TestRefusedObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		scenario := closedX(small)
+		scenario.Steps = append(scenario.Steps, Step{Name: "refused", Change: func(s *State) { s.Apply(NewPolicy("x", "strange")) }}, Step{})
+		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })
+		runner := Runner{Backend: refusing{f, "strange"}}
+		if result := runner.Play(t.Context(), scenario); !errors.Is(result.Err, ErrRefused) {
+			t.Errorf("error %v", result.Err)
+		}
+
+		f.probes = 0
+		scenario.Refusable = true
+		result := runner.Play(t.Context(), scenario)
+		if !result.OK() || len(result.Steps) != 1 || result.LeftOut != 2*result.Cells() || len(result.Unsupported) != 1 || !strings.Contains(result.Unsupported[0], "policy strange") {
+			t.Errorf("error %v, %d steps, %d cells, %d left out, unsupported %q", result.Err, len(result.Steps), result.Cells(), result.LeftOut, result.Unsupported)
+		}
+	})
+}
+
 func TestExpectationsOfUnsupportedTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })

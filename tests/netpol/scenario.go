@@ -13,7 +13,10 @@ type Scenario struct {
 	// Needs are features that the backend must support in addition to those that the model
 	// needs.
 	Needs []Feature
-	Steps []Step
+	// Refusable means that clusters may refuse the objects, as API servers do whose validation is
+	// strict. Where they do, the scenario is not supported.
+	Refusable bool
+	Steps     []Step
 }
 
 // Step is one change and the tables that must hold afterwards.

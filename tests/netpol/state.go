@@ -37,8 +37,8 @@ type State struct {
 	Hosts []Host
 	// Ports are what pods and hosts serve, with every protocol.
 	Ports []int32
-	// Services reports whether each pod has its own Service.
-	Services bool
+	// Vias are the ways to each pod, which has a Service for them. Host-network pods have none.
+	Vias []Via
 }
 
 // Host is a host outside the cluster.

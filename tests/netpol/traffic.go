@@ -19,7 +19,21 @@ type Via uint8
 const (
 	Direct  Via = iota // by the pod's address
 	Service            // by the address of a Service with this pod as its only endpoint
+	// NodePort is by a port of the pod's node, with externalTrafficPolicy Local: hosts outside keep
+	// their addresses.
+	NodePort
+	// LoadBalancer is by the address of a load balancer, which nodes translate, with
+	// externalTrafficPolicy Cluster: clients may get the address of a node.
+	LoadBalancer
 )
+
+// viaFeatures are the features that ways to reach a pod need.
+var viaFeatures = map[Via]Feature{Service: Services, NodePort: NodePorts, LoadBalancer: LoadBalancers}
+
+// String returns, for example, "via Service", and "" for Direct.
+func (v Via) String() string {
+	return [...]string{"", "via Service", "via NodePort", "via load balancer"}[v]
+}
 
 // Traffic is the traffic of one truth table. In an argument of Reachability.For, zero
 // fields match any value.
@@ -58,9 +72,7 @@ func (t Traffic) String() string {
 		add(strconv.Itoa(int(t.Port)))
 	}
 	add(string(t.Family))
-	if t.Via == Service {
-		add("via Service")
-	}
+	add(t.Via.String())
 	return text
 }
 

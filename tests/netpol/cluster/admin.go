@@ -98,7 +98,7 @@ func (b *Backend) applyKind(ctx context.Context, k kind, wanted []*unstructured.
 			_, err = client.Update(ctx, object, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 		}
 		if err != nil {
-			return fmt.Errorf("policy %s: %w", netpol.PolicyName(object), err)
+			return fmt.Errorf("policy %s: %w", netpol.PolicyName(object), refused(err))
 		}
 	}
 	for name, object := range old {
@@ -164,11 +164,11 @@ func (b *Backend) rejectForeignSubjects(ctx context.Context, objects []*unstruct
 	for _, policy := range policies {
 		selector, err := subjectNamespaces(policy)
 		if err != nil {
-			return fmt.Errorf("policy %s: %w", netpol.PolicyName(policy), err)
+			return fmt.Errorf("%w: policy %s: %w", netpol.ErrRefused, netpol.PolicyName(policy), err)
 		}
 		reached := slices.IndexFunc(foreign.Items, func(n corev1.Namespace) bool { return selector.Matches(labels.Set(n.Labels)) })
 		if reached >= 0 {
-			return fmt.Errorf("policy %s selects namespace %s, which the suite does not own", netpol.PolicyName(policy), foreign.Items[reached].Name)
+			return fmt.Errorf("%w: policy %s selects namespace %s, which the suite does not own", netpol.ErrRefused, netpol.PolicyName(policy), foreign.Items[reached].Name)
 		}
 	}
 	return nil

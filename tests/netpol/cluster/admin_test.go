@@ -84,7 +84,8 @@ func TestSupportedPolicyKinds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.serve(c.refused, c.resources...)
-			if got, want := w.backend(t, Config{}).Supports().Features, append([]netpol.Feature{netpol.Services}, c.want...); !slices.Equal(got, want) {
+			ways := []netpol.Feature{netpol.Services, netpol.NodePorts, netpol.LoadBalancers}
+			if got, want := w.backend(t, Config{}).Supports().Features, append(ways, c.want...); !slices.Equal(got, want) {
 				t.Errorf("features are %q, want %q", got, want)
 			}
 		})

@@ -34,6 +34,9 @@ type Config struct {
 	// the nodes' addresses. They may bind low ports, which takes a capability, so their namespace
 	// must admit privileged pods.
 	HostNetwork bool
+	// SCTP also makes connections by SCTP, with raw sockets. These take the capability NET_RAW, so
+	// namespaces must admit privileged pods.
+	SCTP bool
 	// Outside is a command that runs a program on a host outside the cluster, whose packets keep
 	// their addresses on the way to pods and from them. Its further arguments are the addresses of
 	// the host, separated by commas, the program and the program's arguments. Without it, scenarios
@@ -71,17 +74,35 @@ type Backend struct {
 	client  kubernetes.Interface
 	objects dynamic.Interface // for cluster-scoped policies
 	run     runner
-	nodes   []string         // schedulable, ordered by name; the first one is node-1 of a state
-	kinds   []kind           // the cluster-scoped ones, in the order in which they are written
-	admin   []netpol.Feature // that the definitions of kinds have
-	scale   *scale           // nil without one
+	served  []corev1.Protocol // for which pods have servers; their kernels answer echo requests
+	nodes   []string          // schedulable, ordered by name; the first one is node-1 of a state
+	kinds   []kind            // the cluster-scoped ones, in the order in which they are written
+	admin   []netpol.Feature  // that the definitions of kinds have
+	scale   *scale            // nil without one
 
-	mu        sync.Mutex          // Apply and Probe run concurrently
-	addresses map[string]string   // of pods, by key
-	services  map[string]string   // of the Services in front of them, by key
-	sessions  map[string]*session // by name of the pod or host
-	hosts     map[string]*host    // outside, by name
-	held      int                 // connections so far
+	nodeAddresses map[string][]string // by name of the node
+
+	mu        sync.Mutex           // Apply and Probe run concurrently
+	addresses map[way]string       // where connections to pods and hosts go
+	nodePorts map[servedPort]int32 // of Services
+	balancers int                  // load balancers so far
+	sessions  map[string]*session  // by name of the pod or host
+	hosts     map[string]*host     // outside, by name
+	held      int                  // connections so far
+}
+
+// way is a way to a pod or host, over one family.
+type way struct {
+	to     string
+	family corev1.IPFamily
+	via    netpol.Via
+}
+
+// servedPort is a port of a pod.
+type servedPort struct {
+	pod      string
+	protocol corev1.Protocol
+	port     int32
 }
 
 // New connects to a cluster. Most scenarios need two nodes without taints.
@@ -104,15 +125,25 @@ func newBackend(ctx context.Context, client kubernetes.Interface, objects dynami
 	if cfg.PodTimeout == 0 {
 		cfg.PodTimeout = 2 * time.Minute
 	}
-	b := &Backend{cfg: cfg, client: client, objects: objects, run: run,
-		addresses: make(map[string]string), services: make(map[string]string), sessions: make(map[string]*session), hosts: make(map[string]*host)}
+	b := &Backend{cfg: cfg, client: client, objects: objects, run: run, served: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP},
+		nodeAddresses: make(map[string][]string), addresses: make(map[way]string), nodePorts: make(map[servedPort]int32),
+		sessions: make(map[string]*session), hosts: make(map[string]*host)}
+	if cfg.SCTP {
+		b.served = append(b.served, corev1.ProtocolSCTP)
+	}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	for _, node := range nodes.Items {
-		if !node.Spec.Unschedulable && len(node.Spec.Taints) == 0 {
-			b.nodes = append(b.nodes, node.Name)
+		if node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
+			continue
+		}
+		b.nodes = append(b.nodes, node.Name)
+		for _, address := range node.Status.Addresses {
+			if address.Type == corev1.NodeInternalIP {
+				b.nodeAddresses[node.Name] = append(b.nodeAddresses[node.Name], address.Address)
+			}
 		}
 	}
 	slices.Sort(b.nodes)
@@ -128,12 +159,9 @@ func newBackend(ctx context.Context, client kubernetes.Interface, objects dynami
 	return b, err
 }
 
-// served are the protocols for which pods have servers. Their kernels answer echo requests.
-var served = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}
-
-// Supports returns what unprivileged pods can observe.
+// Supports returns what pods with the rights of the configuration can observe.
 func (b *Backend) Supports() netpol.Support {
-	features := append([]netpol.Feature{netpol.Services}, b.admin...)
+	features := append([]netpol.Feature{netpol.Services, netpol.NodePorts, netpol.LoadBalancers}, b.admin...)
 	if b.cfg.HostNetwork {
 		features = append(features, netpol.HostNetwork)
 	}
@@ -147,7 +175,7 @@ func (b *Backend) Supports() netpol.Support {
 		features = append(features, netpol.CutsEstablished)
 	}
 	return netpol.Support{
-		Protocols: append([]corev1.Protocol{netpol.ICMP}, served...),
+		Protocols: append([]corev1.Protocol{netpol.ICMP}, b.served...),
 		Families:  b.cfg.Families,
 		Features:  features,
 		Nodes:     len(b.nodes),
@@ -194,10 +222,8 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	if err := b.applyHosts(ctx, state); err != nil {
 		return err
 	}
-	if state.Services || b.cfg.ViaServices {
-		if err := b.applyServices(ctx, state); err != nil {
-			return err
-		}
+	if err := b.applyServices(ctx, state); err != nil {
+		return err
 	}
 	if err := b.applyPolicies(ctx, state); err != nil {
 		return err
@@ -227,8 +253,15 @@ func (b *Backend) Close() error {
 	return errors.Join(policiesErr, err)
 }
 
-// note stores the addresses of a pod or of its Service for Probe.
-func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
+// noteStatus stores the addresses in a pod's status.
+func (b *Backend) noteStatus(pod *corev1.Pod, via netpol.Via) {
+	for _, ip := range pod.Status.PodIPs {
+		b.note(netpol.PodName(pod), via, ip.IP)
+	}
+}
+
+// note stores the addresses of a way to a pod or host for Probe.
+func (b *Backend) note(to string, via netpol.Via, ips ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, ip := range ips {
@@ -236,7 +269,7 @@ func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
 		if strings.Contains(ip, ":") {
 			family = corev1.IPv6Protocol
 		}
-		addresses[key(pod, family)] = ip
+		b.addresses[way{to, family, via}] = ip
 	}
 }
 

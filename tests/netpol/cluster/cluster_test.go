@@ -43,8 +43,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists), failure: func(string, string) string { return "" }, commands: map[string]int{}}
 	w.Clientset = fake.NewClientset(
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}},
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}},
+		node("one", "192.168.0.1"), node("two", "192.168.0.2"),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "control"}}}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}})
 	w.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -55,11 +54,28 @@ func newWorld(t *testing.T) *world {
 		case *corev1.Pod:
 			object.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}, PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", w.count)}}}
 		case *corev1.Service:
-			object.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", w.count)}
+			object.Spec.ClusterIPs, object.Spec.IPFamilies = []string{fmt.Sprintf("10.96.0.%d", w.count)}, []corev1.IPFamily{corev1.IPv4Protocol}
+			giveNodePorts(object, w.count)
 		}
 		return false, nil, nil // continue with the store
 	})
 	return w
+}
+
+func node(name, address string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: name}, {Type: corev1.NodeInternalIP, Address: address},
+	}}}
+}
+
+// giveNodePorts assigns ports of nodes that tell Services and their ports apart.
+func giveNodePorts(service *corev1.Service, number int) {
+	if service.Spec.Type != corev1.ServiceTypeNodePort {
+		return
+	}
+	for i := range service.Spec.Ports {
+		service.Spec.Ports[i].NodePort = int32(30000 + 10*number + i)
+	}
 }
 
 // run answers like the prober. Held connections are silent.
@@ -335,12 +351,9 @@ func TestHostNetworkAndICMP(t *testing.T) {
 func (b *Backend) podAt(address string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, addresses := range []map[string]string{b.addresses, b.services} {
-		for key, known := range addresses {
-			if known == address {
-				pod, _, _ := strings.Cut(key, " ")
-				return pod
-			}
+	for way, known := range b.addresses {
+		if known == address {
+			return way.to
 		}
 	}
 	return ""

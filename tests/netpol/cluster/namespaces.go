@@ -45,7 +45,7 @@ func (b *Backend) applyNamespaces(ctx context.Context, state *netpol.State, owne
 	for _, wanted := range state.Namespaces {
 		object := wanted.DeepCopy()
 		object.Labels[ownerLabel] = ownerValue
-		if slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return p.Namespace == object.Name && p.Spec.HostNetwork }) {
+		if b.cfg.SCTP || slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return p.Namespace == object.Name && p.Spec.HostNetwork }) {
 			object.Labels[podSecurityLabel] = "privileged"
 		}
 		current := owned[object.Name]
@@ -71,6 +71,14 @@ func (b *Backend) applyNamespaces(ctx context.Context, state *netpol.State, owne
 		now, err := b.ownedNamespaces(ctx)
 		return len(now) == len(state.Namespaces), err
 	})
+}
+
+// refused returns err, as a netpol.ErrRefused if the API server finds the object invalid.
+func refused(err error) error {
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return fmt.Errorf("%w: %w", netpol.ErrRefused, err)
+	}
+	return err
 }
 
 // applyPolicies makes the policies of owned namespaces match state.
@@ -107,7 +115,7 @@ func (b *Backend) applyPoliciesOf(ctx context.Context, namespace string, wanted 
 			_, err = client.Update(ctx, current, metav1.UpdateOptions{})
 		}
 		if err != nil {
-			return fmt.Errorf("policy %s/%s: %w", namespace, policy.Name, err)
+			return fmt.Errorf("policy %s/%s: %w", namespace, policy.Name, refused(err))
 		}
 	}
 	for name := range old {

@@ -24,10 +24,7 @@ type host struct {
 
 // applyHosts serves the ports of state on its hosts and nowhere else, and stores the addresses.
 func (b *Backend) applyHosts(ctx context.Context, state *netpol.State) error {
-	serve := []string{"prober", "serve"}
-	for _, port := range state.Ports {
-		serve = append(serve, fmt.Sprintf("-listen=:%d", port))
-	}
+	serve := b.serveCommand(state.Ports...)
 	wanted := make(map[string]bool)
 	for _, h := range state.Hosts {
 		wanted[h.Name] = true
@@ -60,8 +57,9 @@ func (b *Backend) addHost(ctx context.Context, h netpol.Host, serve []string) er
 	b.hosts[h.Name] = added
 	b.mu.Unlock()
 	for _, addr := range h.Addrs {
-		b.note(b.addresses, h.Name, addr.String())
-		b.note(b.services, h.Name, addr.String()) // has no Service
+		for via := range netpol.LoadBalancer + 1 { // has no Service
+			b.note(h.Name, via, addr.String())
+		}
 	}
 	return nil
 }

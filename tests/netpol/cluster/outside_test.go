@@ -52,8 +52,8 @@ func TestHostsOutside(t *testing.T) {
 	if err != nil || outcomes[0] != netpol.Connected || outcomes[1] != netpol.TimedOut || outcomes[2] != netpol.Connected {
 		t.Errorf("outcomes are %v, error %v", outcomes, err)
 	}
-	if got := b.address(netpol.Connection{To: "outside/client", Traffic: netpol.TCP(80).Over(corev1.IPv6Protocol)}); got != "2001:db8::9" {
-		t.Errorf("the host's address is %q", got)
+	if got := b.target(netpol.Connection{To: "outside/client", Traffic: netpol.TCP(80).Over(corev1.IPv6Protocol)}); got != "tcp://[2001:db8::9]:80" {
+		t.Errorf("connections to the host go to %q", got)
 	}
 
 	// The server stays as long as its ports do, and ends with the host.

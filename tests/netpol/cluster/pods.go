@@ -35,18 +35,21 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 			return fmt.Errorf("pod %s: %w", netpol.PodName(pod), err)
 		}
 	}
+	moved := make(map[string]string)
 	for i, pod := range state.Pods {
+		if !netpol.IsUp(pod) {
+			continue
+		}
 		running, err := b.waitRunning(ctx, pod)
 		if err != nil {
 			return err
 		}
+		noteMoves(moved, pod.Status.PodIPs, running.Status.PodIPs)
 		state.Pods[i] = pod.DeepCopy()
 		state.Pods[i].Status = running.Status
-		for _, ip := range running.Status.PodIPs {
-			b.note(b.addresses, netpol.PodName(pod), ip.IP)
-		}
+		b.noteStatus(state.Pods[i], netpol.Direct)
 	}
-	return nil
+	return b.writeStatuses(ctx, state, moved)
 }
 
 // createAccount creates the service account that a pod names, which must exist before the pod. It
@@ -115,9 +118,11 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 // runAlike reports whether two pods run on the same node, with the same account, and serve the same
 // ports with the same names.
 func runAlike(a, b *corev1.Pod) bool {
-	return a.Spec.NodeName == b.Spec.NodeName && accountOf(a) == accountOf(b) && slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
+	alike := func(a, b corev1.Container) bool {
 		return slices.Equal(a.Command, b.Command) && slices.Equal(a.Ports, b.Ports)
-	})
+	}
+	return a.Spec.NodeName == b.Spec.NodeName && a.Spec.SchedulerName == b.Spec.SchedulerName && accountOf(a) == accountOf(b) &&
+		slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, alike) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, alike)
 }
 
 // applyPod creates a pod or changes its labels.
@@ -140,7 +145,7 @@ func (b *Backend) applyPod(ctx context.Context, state *netpol.State, pod *corev1
 
 // podObject returns a pod that serves the ports of state under the names that the state's
 // pod declares. It needs no privileges and complies with the Pod Security Standard
-// "restricted", unless it is in the network of its node.
+// "restricted", unless it is in the network of its node or has raw sockets.
 func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, error) {
 	node := nodeIndex(pod.Spec.NodeName)
 	if node < 0 || node >= len(b.nodes) {
@@ -150,6 +155,7 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: maps.Clone(pod.Labels)},
 		Spec: corev1.PodSpec{
 			NodeName:                      b.nodes[node],
+			SchedulerName:                 corev1.DefaultSchedulerName,
 			ServiceAccountName:            pod.Spec.ServiceAccountName,
 			TerminationGracePeriodSeconds: new(int64(0)),
 			AutomountServiceAccountToken:  new(false),
@@ -162,11 +168,18 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 					{Name: "net.ipv4.ping_group_range", Value: "0 2147483647"},
 				},
 			},
-			Containers: b.containers(state, pod),
+			Containers:     b.containers(state, pod),
+			InitContainers: b.initContainers(pod),
 		},
+	}
+	if b.cfg.SCTP {
+		asRoot(&object.Spec, "NET_RAW")
 	}
 	if pod.Spec.HostNetwork {
 		joinNode(&object.Spec)
+	}
+	if !netpol.IsUp(pod) {
+		onlyObject(&object.Spec)
 	}
 	if object.Labels == nil {
 		object.Labels = make(map[string]string)
@@ -184,14 +197,20 @@ func nodeIndex(name string) int {
 	return number - 1
 }
 
+// asRoot gives the containers of a pod a capability, which another user would lose.
+func asRoot(spec *corev1.PodSpec, capability corev1.Capability) {
+	spec.SecurityContext.RunAsNonRoot, spec.SecurityContext.RunAsUser = nil, new(int64(0))
+	for _, container := range spec.Containers {
+		container.SecurityContext.Capabilities.Add = append(container.SecurityContext.Capabilities.Add, capability)
+	}
+}
+
 // joinNode moves a pod to the network of its node, whose sysctls it cannot set.
 func joinNode(spec *corev1.PodSpec) {
-	spec.HostNetwork = true
-	spec.SecurityContext.RunAsNonRoot, spec.SecurityContext.Sysctls = nil, nil
-	spec.SecurityContext.RunAsUser = new(int64(0)) // another user would lose the capability
+	spec.HostNetwork, spec.SecurityContext.Sysctls = true, nil
+	asRoot(spec, "NET_BIND_SERVICE")
 	for i := range spec.Containers {
 		container := &spec.Containers[i]
-		container.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_BIND_SERVICE"}
 		for j := range container.Ports {
 			container.Ports[j].HostPort = container.Ports[j].ContainerPort // as the API server sets it
 		}
@@ -205,16 +224,14 @@ const proberContainer = "prober"
 // declare ports whose names are already declared: names must be unique in a container but
 // not in a pod.
 func (b *Backend) containers(state *netpol.State, pod *corev1.Pod) []corev1.Container {
-	containers := []corev1.Container{b.container(proberContainer)}
+	containers := []corev1.Container{b.container(proberContainer, b.serveCommand(state.Ports...)...)}
 	for _, port := range state.Ports {
-		containers[0].Command = append(containers[0].Command, fmt.Sprintf("-listen=:%d", port))
-		for _, protocol := range served {
+		for _, protocol := range b.served {
 			declared := corev1.ContainerPort{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}
 			i := slices.IndexFunc(containers, func(c corev1.Container) bool { return !declares(c, declared.Name) })
 			if i < 0 {
 				i = len(containers)
-				containers = append(containers, b.container(fmt.Sprintf("%s-%d", proberContainer, i)))
-				containers[i].Command = append(containers[i].Command, "-listen=127.0.0.1:0")
+				containers = append(containers, b.container(fmt.Sprintf("%s-%d", proberContainer, i), idle...))
 			}
 			containers[i].Ports = append(containers[i].Ports, declared)
 		}
@@ -226,13 +243,47 @@ func declares(c corev1.Container, name string) bool {
 	return name != "" && slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
-// container returns a container with a server. The caller adds its addresses.
-func (b *Backend) container(name string) corev1.Container {
+// initContainers returns containers that only declare ports: some end before the others start, and
+// some are sidecars.
+func (b *Backend) initContainers(pod *corev1.Pod) []corev1.Container {
+	var containers []corev1.Container
+	for _, declared := range pod.Spec.InitContainers {
+		container := b.container(declared.Name, "prober", "version")
+		if declared.RestartPolicy != nil && *declared.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			container = b.container(declared.Name, idle...)
+			container.RestartPolicy = declared.RestartPolicy
+		}
+		for _, port := range declared.Ports {
+			port.Protocol = cmp.Or(port.Protocol, corev1.ProtocolTCP)
+			container.Ports = append(container.Ports, port)
+		}
+		containers = append(containers, container)
+	}
+	return containers
+}
+
+// idle is the command of containers that only declare ports.
+var idle = []string{"prober", "serve", "-listen=127.0.0.1:0"}
+
+// serveCommand returns the command that serves ports.
+func (b *Backend) serveCommand(ports ...int32) []string {
+	command := []string{"prober", "serve"}
+	if b.cfg.SCTP {
+		command = append(command, "-sctp")
+	}
+	for _, port := range ports {
+		command = append(command, fmt.Sprintf("-listen=:%d", port))
+	}
+	return command
+}
+
+// container returns a container that runs a command.
+func (b *Backend) container(name string, command ...string) corev1.Container {
 	return corev1.Container{
 		Name:            name,
 		Image:           b.cfg.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
-		Command:         []string{"prober", "serve"},
+		Command:         command,
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -297,44 +348,4 @@ func isReady(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
-}
-
-// applyServices creates a Service in front of each pod and stores its addresses.
-func (b *Backend) applyServices(ctx context.Context, state *netpol.State) error {
-	for _, pod := range state.Pods {
-		if pod.Spec.HostNetwork { // has no Service
-			for _, ip := range pod.Status.PodIPs {
-				b.note(b.services, netpol.PodName(pod), ip.IP)
-			}
-			continue
-		}
-		client := b.client.CoreV1().Services(pod.Namespace)
-		service, err := client.Get(ctx, pod.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			service, err = client.Create(ctx, b.serviceObject(state, pod), metav1.CreateOptions{})
-		}
-		if err != nil {
-			return fmt.Errorf("service %s: %w", netpol.PodName(pod), err)
-		}
-		b.note(b.services, netpol.PodName(pod), service.Spec.ClusterIPs...)
-	}
-	return nil
-}
-
-func (b *Backend) serviceObject(state *netpol.State, pod *corev1.Pod) *corev1.Service {
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		Spec: corev1.ServiceSpec{
-			Selector:       map[string]string{podLabel: pod.Name},
-			IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
-		},
-	}
-	for _, port := range state.Ports {
-		for _, protocol := range served {
-			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
-				Name: fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), port), Port: port, Protocol: protocol,
-			})
-		}
-	}
-	return service
 }

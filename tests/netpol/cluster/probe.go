@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -93,19 +92,35 @@ func (b *Backend) attempts(connections []netpol.Connection, indices []int) []att
 	var attempts []attempt
 	for _, i := range indices {
 		c := connections[i]
-		if addr := b.address(c); addr != "" {
-			attempts = append(attempts, attempt{ID: i, Target: target(c, addr), Milliseconds: c.Silence.Milliseconds()})
+		if target := b.target(c); target != "" {
+			attempts = append(attempts, attempt{ID: i, Target: target, Milliseconds: c.Silence.Milliseconds()})
 		}
 	}
 	return attempts
 }
 
-// target returns the prober's name of a connection to an address.
-func target(c netpol.Connection, addr string) string {
-	if c.Protocol == netpol.ICMP {
+// target returns the prober's name of the destination of a connection, or "" if it has no address.
+func (b *Backend) target(c netpol.Connection) string {
+	via := c.Via
+	switch {
+	case c.Protocol == netpol.ICMP: // Services answer no echo requests
+		via = netpol.Direct
+	case via == netpol.Direct && b.cfg.ViaServices:
+		via = netpol.Service
+	}
+	b.mu.Lock()
+	addr, port := b.addresses[way{c.To, c.Family, via}], c.Port
+	if number, ok := b.nodePorts[servedPort{c.To, c.Protocol, c.Port}]; ok && via == netpol.NodePort {
+		port = number
+	}
+	b.mu.Unlock()
+	switch {
+	case addr == "":
+		return ""
+	case c.Protocol == netpol.ICMP:
 		return (&url.URL{Scheme: "icmp", Host: strings.TrimSuffix(net.JoinHostPort(addr, ""), ":")}).String()
 	}
-	return strings.ToLower(string(c.Protocol)) + "://" + net.JoinHostPort(addr, strconv.Itoa(int(c.Port)))
+	return strings.ToLower(string(c.Protocol)) + "://" + net.JoinHostPort(addr, strconv.Itoa(int(port)))
 }
 
 // outcomeOf returns the outcome for a kind of failure. An attempt that could not be made is
@@ -146,17 +161,3 @@ func (b *Backend) endSession(name string) {
 		s.end()
 	}
 }
-
-// address returns the destination address of a connection, or "".
-func (b *Backend) address(c netpol.Connection) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	addresses := b.addresses
-	if c.Protocol != netpol.ICMP && (c.Via == netpol.Service || b.cfg.ViaServices) { // Services answer no echo requests
-		addresses = b.services
-	}
-	return addresses[key(c.To, c.Family)]
-}
-
-// key identifies an address of a pod or of its Service.
-func key(pod string, family corev1.IPFamily) string { return pod + " " + string(family) }

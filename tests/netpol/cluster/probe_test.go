@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -30,7 +31,7 @@ func backendOf(t *testing.T, run runner) *Backend {
 	t.Helper()
 	b := newWorld(t).backend(t, Config{})
 	b.run = run
-	b.note(b.addresses, "y/b", "10.0.0.2")
+	b.note("y/b", netpol.Direct, "10.0.0.2")
 	return b
 }
 
@@ -196,6 +197,49 @@ func TestNamesThatOccurTwice(t *testing.T) {
 	want := []string{"prober, prober serve -listen=:53 -listen=:54, dns 53/TCP,  54/TCP,  54/UDP", "prober-1, prober serve -listen=127.0.0.1:0, dns 53/UDP"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Init containers declare their ports, and only sidecars serve while the pod runs.
+func TestInitContainers(t *testing.T) {
+	pod := netpol.NewPod("x", "a", "node-1", []int32{80})
+	pod.Spec.InitContainers = []corev1.Container{
+		{Name: "init", Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 81}}},
+		{Name: "sidecar", RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 80, Protocol: corev1.ProtocolUDP}}},
+	}
+	object, err := newWorld(t).backend(t, Config{}).podObject(&netpol.State{Ports: []int32{80}}, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range object.Spec.InitContainers {
+		port := c.Ports[0]
+		got = append(got, fmt.Sprintf("%s: %s, %s %d/%s, sidecar %t", c.Name, strings.Join(c.Command, " "), port.Name, port.ContainerPort, port.Protocol, c.RestartPolicy != nil))
+	}
+	want := []string{"init: prober version, dns 81/TCP, sidecar false", "sidecar: prober serve -listen=127.0.0.1:0, dns 80/UDP, sidecar true"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Raw sockets take a capability that only root keeps, and a namespace that admits it.
+func TestSCTP(t *testing.T) {
+	w := newWorld(t)
+	for _, sctp := range []bool{false, true} {
+		b := w.backend(t, Config{SCTP: sctp})
+		if got := slices.Contains(b.Supports().Protocols, corev1.ProtocolSCTP); got != sctp {
+			t.Errorf("with SCTP %v the backend supports it: %v", sctp, got)
+		}
+		if err := b.Apply(t.Context(), netpol.Model{Namespaces: []string{"x"}, Pods: []string{"a"}}.State()); err != nil {
+			t.Fatal(err)
+		}
+		pod, _ := w.CoreV1().Pods("x").Get(t.Context(), "a", metav1.GetOptions{})
+		namespace, _ := w.CoreV1().Namespaces().Get(t.Context(), "x", metav1.GetOptions{})
+		container := pod.Spec.Containers[0]
+		if root := *pod.Spec.SecurityContext.RunAsUser == 0; root != sctp || (namespace.Labels[podSecurityLabel] != "") != sctp ||
+			slices.Contains(container.Command, "-sctp") != sctp || slices.Contains(container.SecurityContext.Capabilities.Add, "NET_RAW") != sctp {
+			t.Errorf("with SCTP %v the pod is root: %v, runs %q with %v in a namespace with %v", sctp, root, container.Command, container.SecurityContext.Capabilities.Add, namespace.Labels)
+		}
 	}
 }
 

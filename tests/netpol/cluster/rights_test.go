@@ -55,7 +55,7 @@ func requestsOfEverything(t *testing.T) map[string]bool {
 			t.Fatal(err)
 		}
 	}
-	state := netpol.Model{Vias: []netpol.Via{netpol.Service}}.State()
+	state := netpol.Model{Vias: []netpol.Via{netpol.Service, netpol.NodePort, netpol.LoadBalancer}}.State()
 	for _, change := range []func(*netpol.State){
 		func(s *netpol.State) { applyAll(s, 1) },
 		func(s *netpol.State) { applyAll(s, 2) },
@@ -65,6 +65,10 @@ func requestsOfEverything(t *testing.T) map[string]bool {
 			s.ChangePod("y/a", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "web" })
 		},
 		func(s *netpol.State) { s.DeletePod("x/b") },
+		func(s *netpol.State) {
+			s.ChangePod("z/a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+		},
+		func(s *netpol.State) { s.Ports = []int32{90} },
 		func(s *netpol.State) {
 			s.Withdraw("x/p", "AdminNetworkPolicy/p", "BaselineAdminNetworkPolicy/default", "ClusterNetworkPolicy/p", "CIDRGroup/g")
 		},

@@ -152,7 +152,7 @@ func (s *scale) createPod(ctx context.Context, i int) error {
 	pod, err := pods.Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace(i), Name: scaleName(i), Labels: labels},
 		Spec: corev1.PodSpec{
-			SchedulerName:                "netpol-suite",
+			SchedulerName:                noScheduler,
 			AutomountServiceAccountToken: new(false),
 			Containers:                   []corev1.Container{{Name: "none", Image: "none"}},
 		},

@@ -52,6 +52,20 @@ func needing(scenario Scenario, features ...Feature) Scenario {
 	return scenario
 }
 
+// refusable returns the scenario for clusters that may refuse its objects.
+func refusable(scenario Scenario) Scenario {
+	scenario.Refusable = true
+	return scenario
+}
+
+// refusableAll is refusable for many scenarios.
+func refusableAll(scenarios []Scenario) []Scenario {
+	for i := range scenarios {
+		scenarios[i] = refusable(scenarios[i])
+	}
+	return scenarios
+}
+
 // needingAll is needing for many scenarios.
 func needingAll(scenarios []Scenario, features ...Feature) []Scenario {
 	for i := range scenarios {

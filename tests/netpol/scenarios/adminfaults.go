@@ -26,9 +26,9 @@ const (
 	backward = `ports: [{portRange: {start: 81, end: 80}}]`
 )
 
-// adminFaults are fields that cannot be read. They fail closed: a rule that allows matches
-// nothing, a rule that denies or passes denies more.
-var adminFaults = needingAll([]Scenario{
+// adminFaults are fields that cannot be read, and what API servers must take. Faults fail closed: a
+// rule that allows matches nothing, a rule that denies or passes denies more.
+var adminFaults = needingAll(refusableAll([]Scenario{
 	onModel(icmp, holds("a range backwards denies its peers on every port", np("CN-13"),
 		policies(inV1alpha1(`{action: Deny, `+fromY+`, `+backward+`}`)), keepOut("y/*", "x/*"))),
 	onModel(icmp, holds("a range backwards passes nothing", np("CN-4", "CN-13"),
@@ -77,4 +77,4 @@ var adminFaults = needingAll([]Scenario{
 		policies(
 			AdminNetworkPolicyYAML("p", `{priority: 10, subject: {}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`),
 			AdminNetworkPolicyYAML("q", `{priority: 10, subject: {namespaces: {matchLabels: {ns: "!"}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)), nil),
-}, FreeObjects, AdminNetworkPolicies, ClusterNetworkPolicies)
+}), AdminNetworkPolicies, ClusterNetworkPolicies)

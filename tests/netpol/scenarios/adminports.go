@@ -40,7 +40,7 @@ var adminPorts = inBoth(func(v version) []Scenario {
 		named(denied("a denied name of a port", np("CN-14"), Named("", "tcp-80"), TCP(80))),
 		named(denied("a name needs no protocol", np("CN-14"), Named("", "udp-81"), UDP(81))),
 		named(denied("a denied name that no pod declares", np("CN-14"), Named("", "nothing"))),
-		named(needing(Scenario{
+		named(Scenario{
 			Name: "a denied name with another number on each pod", Statements: np("CN-14"),
 			Steps: []Step{
 				{Name: "ingress: the number of each subject", Change: func(s *State) {
@@ -64,8 +64,8 @@ var adminPorts = inBoth(func(v version) []Scenario {
 					r.For(TCP(81)).ExpectPeer("z/*", "x/b", false)
 				}},
 			},
-		}, FreeObjects)),
-		needing(Scenario{
+		}),
+		refusable(Scenario{
 			Name: "a named port of networks, which declare none", Statements: np("CN-14"),
 			Steps: []Step{
 				{Name: "denied: every port", Change: apply(v.admin("web", 10, onX, DenyTo(world).At(Named("", "tcp-80")))), Want: func(r *Reachability) {
@@ -80,7 +80,7 @@ var adminPorts = inBoth(func(v version) []Scenario {
 					r.For(TCP(80)).ExpectPeer("x/*", "y/*", true)
 				}},
 			},
-		}, FreeObjects), // experimental definitions refuse it
+		}), // experimental definitions refuse it
 
 		onModel(icmp, holds("without ports it is ICMP, too", np("CN-12"),
 			policies(v.admin("all", 10, onX, DenyFrom(podsOfY), DenyTo(world))),
@@ -112,6 +112,9 @@ var adminServices = inBoth(func(v version) []Scenario {
 				Want: func(r *Reachability) { r.For(TCP(80)).ExpectPeer("x/*", "y/a", false) },
 			}},
 		},
+		onModel(ways, holds("administrators close every way out", np("CN-15", "CN-19", "NP-34"),
+			policies(v.admin("world", 10, onX, DenyTo(world))),
+			func(r *Reachability) { r.WithOwn().ExpectAllEgress("x/*", false) })),
 		onModel(services, Scenario{
 			Name: "a pod reaches itself through its Service, unless an administrator denies it", Statements: np("CN-19", "NP-30"),
 			Steps: []Step{

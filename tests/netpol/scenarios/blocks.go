@@ -132,8 +132,7 @@ var blocks = []Scenario{
 		}},
 	},
 	{
-		Name: "a block with host bits is the network around it", Statements: np("NP-19"),
-		Needs: []Feature{FreeObjects}, // current API servers refuse it
+		Name: "a block with host bits is the network around it", Statements: np("NP-19"), Refusable: true, // since 1.37
 		Steps: []Step{{
 			Change: func(s *State) {
 				s.Apply(NewPolicy("x", "sloppy", Subject("pod=a"), Ingress(From(

@@ -116,7 +116,7 @@ var lives = []Scenario{
 		},
 	},
 	{
-		Name: "a pod takes the address of one that has ended", Statements: np("NP-50"), Needs: []Feature{FreeObjects},
+		Name: "a pod takes the address of one that has ended", Statements: np("NP-50"),
 		Steps: []Step{
 			{Name: "y/a may", Change: apply(NewPolicy("x", "from-y-a", Subject("pod=a"), Ingress(From(Pods("pod=a").InNamespaces("ns=y"))))), Want: onlyYA},
 			{Name: "it ends, and z/d gets its address", Change: func(s *State) { takeOver(s, "y/a", "z", "d") }, Want: func(r *Reachability) {
@@ -125,7 +125,7 @@ var lives = []Scenario{
 		},
 	},
 	{
-		Name: "a pod takes the address of a subject that has ended", Statements: np("NP-50"), Needs: []Feature{FreeObjects},
+		Name: "a pod takes the address of a subject that has ended", Statements: np("NP-50"),
 		Steps: []Step{
 			{Name: "x/a is closed", Change: apply(NewPolicy("x", "deny-a", Subject("pod=a"), DenyIngress(), DenyEgress())), Want: func(r *Reachability) {
 				r.ExpectAllIngress("x/a", false)

@@ -136,7 +136,6 @@ var namedPorts = []Scenario{
 
 	{
 		Name: "a name with another number on each pod", Statements: np("NP-27"),
-		Needs: []Feature{FreeObjects},
 		Steps: []Step{
 			{
 				Name: "ingress: the number of each subject",
@@ -167,11 +166,11 @@ var namedPorts = []Scenario{
 	},
 	{
 		Name: "one name for TCP and for UDP, and on a sidecar", Statements: np("NP-28"),
-		Needs: []Feature{FreeObjects},
 		Steps: []Step{{
 			Change: func(s *State) {
 				declare(s, "x/a", corev1.ContainerPort{Name: "dns", ContainerPort: 80, Protocol: corev1.ProtocolUDP},
 					corev1.ContainerPort{Name: "dns", ContainerPort: 80, Protocol: corev1.ProtocolTCP})
+				s.RecreatePod("x/b")
 				s.ChangePod("x/b", func(pod *corev1.Pod) {
 					pod.Spec.InitContainers = []corev1.Container{
 						{Name: "init", Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 81, Protocol: corev1.ProtocolUDP}}},
@@ -188,7 +187,8 @@ var namedPorts = []Scenario{
 	},
 }
 
-// declare makes a pod declare only these ports.
+// declare replaces a pod by one that declares only these ports. The ports of a pod cannot change.
 func declare(s *State, name string, ports ...corev1.ContainerPort) {
+	s.RecreatePod(name)
 	s.ChangePod(name, func(pod *corev1.Pod) { pod.Spec.Containers[0].Ports = ports })
 }

@@ -150,19 +150,4 @@ var selectors = []Scenario{
 	holds("a selector with an empty value needs the key", np("NP-24"),
 		policies(NewPolicy("x", "empty", Subject("pod=a"), Ingress(From(Pods("tier="))))),
 		func(r *Reachability) { r.ExpectAllIngress("x/a", false) }),
-
-	{
-		Name: "a namespace without the server's label is not made to have it", Statements: np("NP-14"),
-		Needs: []Feature{FreeObjects},
-		Steps: []Step{{
-			Change: func(s *State) {
-				s.LabelNamespace("y", "kubernetes.io/metadata.name-")
-				s.Apply(NewPolicy("x", "by-name", Subject("pod=a"), Ingress(From(Namespaces("kubernetes.io/metadata.name=y"), Namespaces("ns=z")))))
-			},
-			Want: func(r *Reachability) {
-				r.ExpectAllIngress("x/a", false)
-				r.ExpectPeer("z/*", "x/a", true)
-			},
-		}},
-	},
 }

@@ -14,6 +14,8 @@ func endPod(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }
 var (
 	hostNetwork = Model{HostNetwork: true, Pods: []string{"a", "b"}, Namespaces: []string{"x", "y"}}
 	services    = Model{Vias: []Via{Direct, Service}, Pods: []string{"a", "b"}}
+	ways        = Model{Vias: []Via{Direct, Service, NodePort, LoadBalancer}, Pods: []string{"a", "b"}}
+	nodePorts   = Model{Vias: []Via{Direct, NodePort}, Pods: []string{"a", "b"}, Hosts: []Host{Outside()}}
 	icmp        = Model{Protocols: []corev1.Protocol{ICMP, corev1.ProtocolTCP}, Ports: []int32{80}}
 )
 
@@ -69,6 +71,33 @@ var special = []Scenario{
 			},
 		}},
 	},
+	// Nodes may change the source of what comes through a NodePort or a load balancer, so what these
+	// scenarios expect does not depend on it.
+	onModel(ways, holds("no way leads to a closed pod", np("NP-1", "NP-34"),
+		policies(NewPolicy("x", "deny", DenyIngress()), NewPolicy("y", "deny", DenyEgress())),
+		func(r *Reachability) {
+			r.ExpectAllIngress("x/*", false)
+			r.ExpectAllEgress("y/*", false)
+		})),
+	onModel(ways, holds("every way leads to the ports of the pod", np("NP-25", "NP-34"),
+		policies(NewPolicy("x", "ports", Ingress(At(TCP(80), UDP(81))))),
+		func(r *Reachability) {
+			r.ExpectAllIngress("x/*", false)
+			r.For(TCP(80), UDP(81)).ExpectAllIngress("x/*", true)
+		})),
+	// externalTrafficPolicy Local keeps the source of what comes from outside.
+	onModel(nodePorts, Scenario{
+		Name: "a machine outside, through NodePorts", Statements: np("NP-17", "NP-34"),
+		Steps: []Step{
+			{Name: "it alone, on one port", Change: apply(NewPolicy("x", "in", Ingress(From(Block("203.0.113.0/24"), Block("2001:db8::/32")), At(TCP(80))))), Want: func(r *Reachability) {
+				r.ExpectAllIngress("x/*", false)
+				r.For(TCP(80)).ExpectPeer("outside/client", "x/*", true)
+			}},
+			{Name: "everyone else", Change: apply(NewPolicy("x", "in", Ingress(From(Block("0.0.0.0/0").Except("203.0.113.0/24"), Block("::/0").Except("2001:db8::/32"))))), Want: func(r *Reachability) {
+				r.ExpectPeer("outside/client", "x/*", false)
+			}},
+		},
+	}),
 	onModel(services, holds("a closed pod reaches itself, through its Service too", np("NP-30"),
 		policies(NewPolicy("x", "deny", DenyIngress(), DenyEgress()), NewPolicy("y", "deny", DenyIngress()), NewPolicy("z", "deny", DenyEgress())),
 		func(r *Reachability) {
@@ -118,10 +147,9 @@ var families = []Scenario{
 	onModel(outside, holds("a block of all of IPv6 matches nothing of IPv4", np("NP-20"),
 		policies(NewPolicy("x", "ipv6", Egress(To(Block("::/0"))))),
 		func(r *Reachability) { r.For(over4).ExpectAllEgress("x/*", false) })),
-	needing(holds("a block of mapped addresses is one of IPv4", np("NP-19", "NP-20"),
+	refusable(holds("a block of mapped addresses is one of IPv4", np("NP-19", "NP-20"),
 		policies(NewPolicy("x", "mapped", Ingress(From(Block("::ffff:0.0.0.0/96"))))),
-		func(r *Reachability) { r.For(over6).ExpectAllIngress("x/*", false) }),
-		FreeObjects), // API servers refuse it since 1.37
+		func(r *Reachability) { r.For(over6).ExpectAllIngress("x/*", false) })), // since 1.37
 	{
 		Name: "selectors match all addresses of a pod", Statements: np("NP-52"),
 		Steps: []Step{{

@@ -22,6 +22,7 @@ func clusterFlags(flags *flag.FlagSet) NewBackend {
 	flags.StringVar(&cfg.Image, "image", "netpol-prober:v0.2.0", "cluster: image of the pods, with the program prober of kube-network-policies")
 	flags.BoolVar(&cfg.ViaServices, "via-services", false, "cluster: connect to every pod through a Service in front of it")
 	flags.BoolVar(&cfg.HostNetwork, "host-network", false, "cluster: also play scenarios with pods in the network of their node, which serve ports there")
+	flags.BoolVar(&cfg.SCTP, "sctp", false, "cluster: also play scenarios with SCTP, whose packets take raw sockets")
 	outside := flags.String("outside", "", "cluster: command that runs a program on a host outside the cluster, see the README; also play scenarios with such hosts")
 	flags.BoolVar(&cfg.SilentDrops, "silent-drops", false, "cluster: a denied connection that is refused instead of timing out fails")
 	flags.BoolVar(&cfg.CutsEstablished, "cuts-established", false, "cluster: an established connection that goes on although a change denies it fails")

@@ -63,14 +63,14 @@ func (h *holding) Close() {
 
 // hold opens a connection and waits for its first answer.
 func (n *network) hold(ctx context.Context, c netpol.Connection) (*held.Conn, error) {
-	from, to, addr := n.ends(c)
-	if from == nil || to == nil || !addr.IsValid() {
+	from, to, at := n.ends(c)
+	if from == nil || to == nil || !at.IsValid() {
 		return nil, errors.New("no such connection")
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Silence)
 	defer cancel()
 	port := uint16(firstHeldPort + n.held.Add(1)%heldPorts)
-	conn, err := from.Dial(ctx, lab.Proto(c.Protocol), netip.AddrPortFrom(addr, uint16(c.Port)), bindTo(netip.AddrPortFrom(from.Addr(family(addr)), port)))
+	conn, err := from.Dial(ctx, lab.Proto(c.Protocol), at, bindTo(netip.AddrPortFrom(from.Addr(family(at.Addr())), port)))
 	if err != nil {
 		return nil, err
 	}

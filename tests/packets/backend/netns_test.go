@@ -44,6 +44,8 @@ var smoke = []string{
 	"a namespace is labelled and is a peer",
 	"a pod is recreated under its name",
 	"a closed pod reaches itself, through its Service too",
+	"no way leads to a closed pod",
+	"a machine outside, through NodePorts",
 	"a pod and its own node always reach each other",
 	"a rule without ports lets ICMP in",
 	"Pass leaves it to NetworkPolicy, v1alpha1",

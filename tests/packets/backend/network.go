@@ -20,11 +20,11 @@ type network struct {
 	port int           // the first source port of the next probe
 	held atomic.Uint32 // connections so far
 
-	mu       sync.RWMutex // apply changes hosts while probe reads them
-	hosts    map[string]*host
-	services map[netip.Addr]netip.Addr // Service addresses by pod address
-	nodes    map[*lab.Host]*host       // the servers of nodes
-	outside  map[string]*host          // all that were ever added; they stay
+	mu           sync.RWMutex // apply changes hosts while probe reads them
+	hosts        map[string]*host
+	destinations map[netip.Addr]destination // of connections through Services, by pod address
+	nodes        map[*lab.Host]*host        // the servers of nodes
+	outside      map[string]*host           // all that were ever added; they stay
 }
 
 // host is a pod, a node with host-network pods, or a host outside the cluster.
@@ -66,7 +66,7 @@ func (n *network) apply(ctx context.Context, state *netpol.State) error {
 			return err
 		}
 	}
-	if state.Services {
+	if slices.ContainsFunc(state.Vias, func(v netpol.Via) bool { return v != netpol.Direct }) {
 		return n.serve(ctx, state)
 	}
 	return nil

@@ -81,14 +81,14 @@ func (n *network) probe(ctx context.Context, connections []netpol.Connection) ([
 // connect makes one attempt. An attempt that cannot be made is Unobservable. An answer of
 // the wrong host is an error of the lab.
 func (n *network) connect(ctx context.Context, c netpol.Connection) (netpol.Outcome, error) {
-	from, to, addr := n.ends(c)
-	if from == nil || to == nil || !addr.IsValid() {
+	from, to, at := n.ends(c)
+	if from == nil || to == nil || !at.IsValid() {
 		return netpol.Unobservable, nil
 	}
 	if c.Protocol == corev1.ProtocolSCTP {
-		return sendInit(ctx, from, to, netip.AddrPortFrom(addr, uint16(c.Port)), c.Silence)
+		return sendInit(ctx, from, to, at, c.Silence)
 	}
-	answer, err := from.Probe(ctx, lab.Proto(c.Protocol), netip.AddrPortFrom(addr, uint16(c.Port)), c.Silence)
+	answer, err := from.Probe(ctx, lab.Proto(c.Protocol), at, c.Silence)
 	if err != nil {
 		return netpol.Unobservable, nil
 	}
@@ -98,19 +98,13 @@ func (n *network) connect(ctx context.Context, c netpol.Connection) (netpol.Outc
 	return outcomes[answer.Outcome], nil
 }
 
-// ends returns both ends, and the destination address of the connection.
-func (n *network) ends(c netpol.Connection) (from, to *host, addr netip.Addr) {
+// ends returns both ends, and the destination of the connection.
+func (n *network) ends(c netpol.Connection) (from, to *host, at netip.AddrPort) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	from, to = n.hosts[c.From], n.hosts[c.To]
 	if to == nil {
-		return from, nil, netip.Addr{}
+		return from, nil, netip.AddrPort{}
 	}
-	addr = to.Addr(families[c.Family])
-	if service := n.services[addr]; c.Via == netpol.Service && service.IsValid() {
-		addr = service
-	}
-	return from, to, addr
+	return from, to, n.to(to, c)
 }
-
-var families = map[corev1.IPFamily]lab.Family{corev1.IPv4Protocol: lab.IPv4, corev1.IPv6Protocol: lab.IPv6}
