@@ -46,6 +46,9 @@ type Environment struct {
 	Kernels    []string `json:"kernels,omitempty"`    // versions of the nodes' kernels
 	Systems    []string `json:"systems,omitempty"`    // of the nodes
 	Scale      *Scale   `json:"scale,omitempty"`
+	// Retries counts what failed for reasons other than policies and was repeated: changes of the
+	// cluster, and commands in pods.
+	Retries int `json:"retries,omitempty"`
 }
 
 // Scale is what a cluster had to deal with beside the scenarios.

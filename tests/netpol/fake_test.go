@@ -2,7 +2,9 @@ package netpol
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +32,9 @@ func newFake(outcome func(c Connection, probe int) Outcome) *fake {
 	}
 }
 
+// failing is the outcome with which Probe fails.
+const failing Outcome = 255
+
 func (f *fake) Supports() Support { return f.support }
 
 func (f *fake) Apply(_ context.Context, state *State) error {
@@ -49,6 +54,9 @@ func (f *fake) Probe(_ context.Context, connections []Connection) ([]Outcome, er
 		outcomes[i] = f.outcome(c, f.probes)
 	}
 	f.probes++
+	if slices.Contains(outcomes, failing) {
+		return nil, errors.New("no pod answers")
+	}
 	return outcomes, nil
 }
 

@@ -23,7 +23,8 @@ type observation struct {
 
 // observe tries every cell until it is as expected, but not longer than changes may take to
 // settle. A cell that is as expected is not tried again. Before any other is reported, it
-// was tried with the longest timeout, however long all attempts took together.
+// was tried with the longest timeout, however long all attempts took together. Attempts that a backend
+// cannot make are repeated, too.
 func (p *play) observe(ctx context.Context, want *Reachability) (observation, error) {
 	settled, cancel := context.WithTimeout(ctx, cmp.Or(p.runner.Settle, defaultSettle))
 	defer cancel()
@@ -33,13 +34,14 @@ func (p *play) observe(ctx context.Context, want *Reachability) (observation, er
 	for expected := silence; ; expected = min(2*expected, patience*silence) {
 		seen.rounds++
 		seen.settled = time.Now()
-		if err := p.try(ctx, seen.comparisons, open, expected); err != nil {
-			return observation{}, err
-		}
+		err := p.try(ctx, seen.comparisons, open, expected)
 		open = slices.DeleteFunc(open, func(c cell) bool { return seen.comparisons[c.table].agrees(c.pair) })
 		timedOut := settled.Err() != nil && expected == patience*silence
-		if len(open) == 0 || timedOut || ctx.Err() != nil || p.runner.Backend.Supports().Immediate {
-			return seen, ctx.Err()
+		switch {
+		case ctx.Err() != nil:
+			return observation{}, ctx.Err()
+		case len(open) == 0 || timedOut || p.runner.Backend.Supports().Immediate:
+			return seen, err
 		}
 		pause(settled, retryInterval)
 	}

@@ -250,15 +250,26 @@ func (r Result) Cells() int {
 	return cells
 }
 
-// WrongCells returns the number of cells whose outcome is not the expected one.
+// WrongCells returns the number of cells whose outcome was observed and is not the expected one.
 func (r Result) WrongCells() int {
 	cells := 0
 	for _, step := range r.Steps {
 		for _, c := range step.Comparisons {
-			cells += len(c.Want.Compare(c.Got))
+			for _, pair := range c.Want.Compare(c.Got) {
+				if c.Got.Outcome(pair.From, pair.To) != Unobservable {
+					cells++
+				}
+			}
 		}
 	}
 	return cells
+}
+
+// Wrong reports whether the provider did something else than expected. A result that is neither Wrong
+// nor OK says nothing about the provider: an error of the cluster ended the scenario, or attempts
+// could not be made.
+func (r Result) Wrong() bool {
+	return r.WrongCells() > 0 || slices.ContainsFunc(r.Steps, func(s StepResult) bool { return s.Established.Differs() })
 }
 
 func anyDiffers(comparisons []Comparison) bool {

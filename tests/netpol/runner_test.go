@@ -120,6 +120,53 @@ func TestUnsupportedTrafficIsCounted(t *testing.T) {
 }
 
 // Expectations about traffic that the backend cannot observe are left out without an error.
+// An attempt that cannot be made, or a backend that fails, says nothing about the provider. Both are
+// tried again until the time to settle is over.
+func TestWithoutAResult(t *testing.T) {
+	for name, outcome := range map[string]func(Connection, int) Outcome{
+		"unobservable": func(c Connection, probe int) Outcome {
+			if probe > 0 && c.From == "y/a" {
+				return Unobservable
+			}
+			return connectedIf(probe == 0 || !denied(c))
+		},
+		"failing": func(_ Connection, probe int) Outcome {
+			if probe > 0 {
+				return failing
+			}
+			return Connected
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var summary Summary
+				f := newFake(outcome)
+				result := (Runner{Backend: f}).Play(t.Context(), closedX(small))
+				summary.Add(result)
+				if result.OK() || result.Wrong() || result.WrongCells() != 0 || f.probes < 10 {
+					t.Errorf("OK %v, wrong %v, %d wrong cells, %d probes", result.OK(), result.Wrong(), result.WrongCells(), f.probes)
+				}
+				if text := summary.String(); !strings.Contains(text, "1 failed, 1 of them without a result") {
+					t.Error(text)
+				}
+			})
+		})
+	}
+	t.Run("failing for a while", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake(func(c Connection, probe int) Outcome {
+				if probe == 1 || probe == 2 {
+					return failing
+				}
+				return connectedIf(probe == 0 || !denied(c))
+			})
+			if result := (Runner{Backend: f}).Play(t.Context(), closedX(small)); !result.OK() {
+				t.Error(result.Report(ASCII, false))
+			}
+		})
+	})
+}
+
 // refusing is a backend that refuses policies of one name.
 type refusing struct {
 	Backend

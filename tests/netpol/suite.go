@@ -12,6 +12,7 @@ import (
 type Summary struct {
 	Scenarios   int // played to their end, or failed
 	Failed      int
+	NoResult    int // of the failed ones, those that say nothing about the provider, see Result.Wrong
 	Unsupported int // not played, because the backend lacks something
 	Steps       int
 	Cells       int // compared
@@ -33,6 +34,9 @@ func (s *Summary) Add(r Result) {
 	if !r.OK() {
 		s.Failed++
 	}
+	if !r.OK() && !r.Wrong() {
+		s.NoResult++
+	}
 	for _, step := range r.Steps {
 		if step.Change != "" && !anyDiffers(step.Comparisons) {
 			if s.settled == nil {
@@ -53,6 +57,9 @@ func (s *Summary) Add(r Result) {
 func (s *Summary) String() string {
 	text := fmt.Sprintf("%d scenarios, %d steps, %d cells in %.1f s (slowest scenario %.1f s): %d failed",
 		s.Scenarios, s.Steps, s.Cells, s.Took.Seconds(), s.Slowest.Seconds(), s.Failed)
+	if s.NoResult > 0 {
+		text += fmt.Sprintf(", %d of them without a result", s.NoResult)
+	}
 	if s.Unsupported+s.LeftOut > 0 {
 		text += fmt.Sprintf("; not supported by this backend: %d scenarios, %d cells in all", s.Unsupported, s.LeftOut)
 	}

@@ -19,7 +19,7 @@ provide_prober "$image"
 outside=()
 if [[ -n $ours ]]; then
 	(cd "$root" && go build -o "$out/prober" ./tests/cluster/prober)
-	outside=(-host-network -outside "env PATH=$out:$PATH $here/outside.sh")
+	outside=(-host-network -sctp -outside "env PATH=$out:$PATH $here/outside.sh")
 fi
 started=$SECONDS status=0
 at_target "$out/netpol" -kubeconfig "$KUBECONFIG" -image "$image" -families "$families" -report "$out/dsl.md" \

@@ -89,6 +89,7 @@ type Backend struct {
 	sessions  map[string]*session  // by name of the pod or host
 	hosts     map[string]*host     // outside, by name
 	held      int                  // connections so far
+	retries   int                  // so far, see netpol.Environment
 }
 
 // way is a way to a pod or host, over one family.
@@ -192,7 +193,9 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	if err != nil {
 		return netpol.Environment{}, fmt.Errorf("list nodes: %w", err)
 	}
-	environment := netpol.Environment{Kubernetes: server.GitVersion}
+	b.mu.Lock()
+	environment := netpol.Environment{Kubernetes: server.GitVersion, Retries: b.retries}
+	b.mu.Unlock()
 	if b.scale != nil {
 		environment.Scale = b.scale.describe()
 	}
@@ -207,8 +210,18 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	return environment, nil
 }
 
-// Apply makes the owned namespaces and everything in them match state.
+// Apply makes the owned namespaces and everything in them match state. It starts again when the API
+// server cannot do something at the moment.
 func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
+	err := b.apply(ctx, state)
+	for n := 1; n < mostAttempts && isTransient(err) && ctx.Err() == nil; n++ {
+		b.countRetry()
+		err = b.apply(ctx, state)
+	}
+	return err
+}
+
+func (b *Backend) apply(ctx context.Context, state *netpol.State) error {
 	owned, err := b.ownedNamespaces(ctx)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -192,6 +194,37 @@ func TestPodsMoveToTheirNode(t *testing.T) {
 		pod, err := b.client.CoreV1().Pods("y").Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil || pod.Spec.NodeName != tt.want {
 			t.Errorf("with %d pods in each namespace y/a runs on %s, want %s (error %v)", len(tt.pods), pod.Spec.NodeName, tt.want, err)
+		}
+	}
+}
+
+// What the API server cannot do at the moment is tried again, and what it refuses is not.
+func TestApplyTriesAgain(t *testing.T) {
+	for _, c := range []struct {
+		fails        int
+		with         error
+		applied      bool
+		retries      int
+		wantsRefused bool
+	}{
+		{fails: 2, with: apierrors.NewServiceUnavailable("starting"), applied: true, retries: 2},
+		{fails: 1, with: apierrors.NewConflict(schema.GroupResource{Resource: "networkpolicies"}, "p", errors.New("changed")), applied: true, retries: 1},
+		{fails: 9, with: apierrors.NewInternalError(errors.New("no leader")), retries: 2},
+		{fails: 1, with: apierrors.NewInvalid(schema.GroupKind{Kind: "NetworkPolicy"}, "p", nil), wantsRefused: true},
+	} {
+		w := newWorld(t)
+		fails := c.fails
+		w.PrependReactor("create", "networkpolicies", func(clienttesting.Action) (bool, runtime.Object, error) {
+			fails--
+			return fails >= 0, nil, c.with
+		})
+		b := w.backend(t, Config{})
+		state := netpol.Model{}.State()
+		state.Apply(netpol.NewPolicy("x", "p", netpol.DenyIngress()))
+		err := b.Apply(t.Context(), state)
+		environment, _ := b.Environment(t.Context())
+		if (err == nil) != c.applied || environment.Retries != c.retries || errors.Is(err, netpol.ErrRefused) != c.wantsRefused {
+			t.Errorf("after %d times %v: %v, %d retries", c.fails, c.with, err, environment.Retries)
 		}
 	}
 }

@@ -41,6 +41,7 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 		group.Go(func() error {
 			results, err := b.session(from).try(ctx, b.attempts(connections, indices))
 			if err != nil {
+				b.countRetry() // the runner tries again what was not observed
 				err = fmt.Errorf("%s makes no connections: %w", from, err)
 				failure.CompareAndSwap(nil, &err)
 			}

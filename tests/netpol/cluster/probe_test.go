@@ -91,6 +91,9 @@ func TestSessionsStay(t *testing.T) {
 	b.sessions["x/b"].end() // as if its container had ended
 	probe()
 	expect(2, 2)
+	if environment, err := b.Environment(t.Context()); err != nil || environment.Retries != 0 {
+		t.Errorf("%v; %d retries", err, environment.Retries)
+	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -124,6 +127,9 @@ func TestProbeReturnsErrorOfCommands(t *testing.T) {
 	got, err := b.Probe(t.Context(), toB("x/unable", "x/able"))
 	if want := []netpol.Outcome{netpol.Unobservable, netpol.Connected}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	if environment, err := b.Environment(t.Context()); err != nil || environment.Retries != 2 {
+		t.Errorf("%v; %d retries, want one for each Probe", err, environment.Retries)
 	}
 }
 

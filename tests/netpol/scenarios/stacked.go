@@ -66,6 +66,13 @@ var stacked = []Scenario{
 			}},
 		},
 	},
+	{
+		Name: "a hundred policies on one pod add up", Statements: np("NP-2"),
+		Steps: []Step{
+			{Name: "one of them allows", Change: hundredPolicies, Want: onlyYA},
+			{Name: "without it", Change: withdraw("x/p57"), Want: func(r *Reachability) { r.ExpectAllIngress("x/a", false) }},
+		},
+	},
 	holds("policies of both namespaces must agree", np("NP-3"),
 		policies(
 			NewPolicy("x", "out", Egress(To(Namespaces("ns=y")), At(TCP(80), UDP(80)))),
@@ -103,6 +110,17 @@ func tenPolicies(s *State) {
 		NewPolicy("x", "deny", DenyIngress()),
 		NewPolicy("x", "udp", Subject("pod=b"), Ingress(At(UDP(0)))),
 		NewPolicy("x", "none", Subject("pod=a"), Ingress(From(Pods("pod=none")))))
+}
+
+// hundredPolicies applies policies for x/a, one of which allows y/a.
+func hundredPolicies(s *State) {
+	for i := range 100 {
+		peer := Pods(fmt.Sprintf("pod=none-%d", i))
+		if i == 57 {
+			peer = Pods("pod=a").InNamespaces("ns=y")
+		}
+		s.Apply(NewPolicy("x", fmt.Sprintf("p%d", i), Subject("pod=a"), Ingress(From(peer))))
+	}
 }
 
 func wantTen(r *Reachability) {

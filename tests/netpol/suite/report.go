@@ -168,10 +168,10 @@ func (r *report) junit() junit.Suite {
 		result := r.results[i]
 		c.Took = result.Took
 		switch {
-		case result.Differs():
+		case result.Wrong():
 			c.Failure = result.Report(netpol.Unicode, false)
-		case result.Err != nil:
-			c.Error = result.Err.Error()
+		case !result.OK():
+			c.Error = result.Report(netpol.Unicode, false)
 		case len(result.Steps) == 0:
 			c.Skipped = "not supported by this backend: " + strings.Join(result.Unsupported, ", ")
 		}
@@ -245,9 +245,9 @@ func (r *report) outcome(i int) string {
 		return "not played"
 	}
 	switch result := r.results[i]; {
-	case result.Differs():
+	case result.Wrong():
 		return "**failed**"
-	case result.Err != nil:
+	case !result.OK():
 		return "**no result**"
 	case len(result.Steps) == 0:
 		return "not supported: " + cell(strings.Join(result.Unsupported, ", "))

@@ -172,6 +172,9 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 	if scale := report.environment.Scale; scale != nil {
 		fmt.Fprintf(out, "beside the scenarios: %s\n", scale)
 	}
+	if retries := report.environment.Retries; retries > 0 {
+		fmt.Fprintf(out, "changes of the cluster and commands that failed and were repeated: %d\n", retries)
+	}
 	for _, c := range report.summary.Convergence() {
 		fmt.Fprintln(out, c)
 	}
