@@ -26,11 +26,17 @@ const long = time.Minute
 // startServer serves on a free port of an address until the test ends.
 func startServer(t *testing.T, host string) netip.AddrPort {
 	t.Helper()
+	return startServerOf(t, host, false)
+}
+
+// startServerOf is startServer, withSCTP or not.
+func startServerOf(t *testing.T, host string, withSCTP bool) netip.AddrPort {
+	t.Helper()
 	var s *server
 	var err error
 	// A port that is free for TCP may be taken for UDP.
 	for range 20 {
-		if s, err = listen(net.JoinHostPort(host, "0"), false); err == nil {
+		if s, err = listen(net.JoinHostPort(host, "0"), withSCTP); err == nil {
 			break
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -36,25 +37,47 @@ var ports = func() *atomic.Uint32 {
 // the kernel may lack SCTP; where it has it, the kernel aborts what it does not know, which does not
 // matter here.
 func associate(address netip.AddrPort, deadline time.Time) error {
-	conn, err := dialRaw(address.Addr(), deadline)
+	a, err := newAssociation(address, deadline)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return err
+	defer a.conn.Close()
+	if err := a.establish(deadline, resendAfter); err != nil {
+		return fmt.Errorf("sctp %s: %w", address, err)
 	}
-	a := &association{conn: conn, ipv4: address.Addr().Is4(), init: sctp.Packet{
+	return nil
+}
+
+// An association is one that the client begins.
+type association struct {
+	conn *net.IPConn
+	ipv4 bool
+	init sctp.Packet
+}
+
+func newAssociation(address netip.AddrPort, deadline time.Time) (*association, error) {
+	conn, err := dialRaw(address.Addr(), deadline)
+	if err != nil {
+		return nil, err
+	}
+	return &association{conn: conn, ipv4: address.Addr().Is4(), init: sctp.Packet{
 		Type:    sctp.Init,
 		SrcPort: firstPort + uint16(ports.Add(1)%(lastPort-firstPort+1)),
 		DstPort: address.Port(),
 		Tag:     sctp.NewTag(),
-	}}
+	}}, nil
+}
+
+// establish sends the INIT, again after each interval, until it is answered.
+func (a *association) establish(deadline time.Time, interval time.Duration) error {
+	if err := a.conn.SetDeadline(deadline); err != nil {
+		return err
+	}
 	for {
 		if err := a.send(); err != nil {
 			return err
 		}
-		until := time.Now().Add(resendAfter)
+		until := time.Now().Add(interval)
 		if until.After(deadline) {
 			until = deadline
 		}
@@ -74,13 +97,6 @@ func dialRaw(address netip.Addr, deadline time.Time) (*net.IPConn, error) {
 		return nil, rawError(err)
 	}
 	return conn.(*net.IPConn), nil
-}
-
-// An association is one that the client has begun.
-type association struct {
-	conn *net.IPConn
-	ipv4 bool
-	init sctp.Packet
 }
 
 // send sends the INIT. The socket may have the ICMP error of another attempt to the same address

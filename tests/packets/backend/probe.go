@@ -86,7 +86,7 @@ func (n *network) connect(ctx context.Context, c netpol.Connection) (netpol.Outc
 		return netpol.Unobservable, nil
 	}
 	if c.Protocol == corev1.ProtocolSCTP {
-		return sendInit(ctx, from, to, netip.AddrPortFrom(addr, uint16(c.Port)), c.Silence)
+		return associate(ctx, from, netip.AddrPortFrom(addr, uint16(c.Port)), c.Silence)
 	}
 	answer, err := from.Probe(ctx, lab.Proto(c.Protocol), netip.AddrPortFrom(addr, uint16(c.Port)), c.Silence)
 	if err != nil {
