@@ -42,12 +42,12 @@ func queueErrors(to netip.Addr) func(network, address string, conn syscall.RawCo
 	return func(_, _ string, conn syscall.RawConn) error { return setOption(conn, level, option) }
 }
 
-// rejected empties the queue of ICMP errors. It returns the rejection of this INIT, if there is one,
-// and whether the queue had any error.
-func (a *association) rejected() (rejected error, queued bool) {
+// rejected empties the queue of ICMP errors. It returns whether the queue had any, and the rejection
+// of this INIT, if there is one.
+func (a *association) rejected() (queued bool, rejected error) {
 	conn, err := a.conn.SyscallConn()
 	if err != nil {
-		return err, false
+		return false, err
 	}
 	err = conn.Control(func(fd uintptr) {
 		packet, control := make([]byte, 1500), make([]byte, 512)
@@ -63,9 +63,9 @@ func (a *association) rejected() (rejected error, queued bool) {
 		}
 	})
 	if err != nil {
-		return err, false
+		return false, err
 	}
-	return rejected, queued
+	return queued, rejected
 }
 
 // sent reports whether an ICMP error quotes the INIT, of which it may have eight bytes only.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"sigs.k8s.io/kube-network-policies/tests/cluster/prober/sctp"
 )
@@ -16,10 +17,10 @@ func rawNetwork(ipv4 bool) string {
 	return fmt.Sprintf("ip6:%d", sctp.Protocol)
 }
 
-// rawError explains why there is no raw socket. It does not wrap that error, because the same error
-// of an attempt means that the packet was rejected.
+// rawError explains why there is no raw socket without the capability. It does not wrap that error,
+// because the same error of an attempt means that the packet was rejected.
 func rawError(err error) error {
-	if call := new(os.SyscallError); errors.As(err, &call) && call.Syscall == "socket" {
+	if call := new(os.SyscallError); errors.As(err, &call) && call.Syscall == "socket" && call.Err == syscall.EPERM {
 		return fmt.Errorf("raw socket for SCTP: %v; it needs CAP_NET_RAW", call.Err)
 	}
 	return err

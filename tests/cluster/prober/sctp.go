@@ -99,15 +99,15 @@ func dialRaw(address netip.Addr, deadline time.Time) (*net.IPConn, error) {
 	return conn.(*net.IPConn), nil
 }
 
-// send sends the INIT. The socket may have the ICMP error of another attempt to the same address
-// for an answer, and is asked again then.
+// send sends the INIT. The call may fail because of an ICMP error about another attempt to the same
+// address, and is repeated then.
 func (a *association) send() error {
 	for {
 		_, err := a.conn.Write(a.init.Bytes())
 		if err == nil {
 			return nil
 		}
-		rejected, queued := a.rejected()
+		queued, rejected := a.rejected()
 		if rejected != nil {
 			return rejected
 		}
@@ -117,7 +117,8 @@ func (a *association) send() error {
 	}
 }
 
-// receive waits for the INIT ACK or for an ICMP error. A raw socket also gets what is for others.
+// receive waits for the INIT ACK or for an ICMP error. A raw socket also gets what is for others. The
+// kernel reports nothing but ICMP errors to it.
 func (a *association) receive(until time.Time) error {
 	if err := a.conn.SetReadDeadline(until); err != nil {
 		return err
@@ -129,10 +130,10 @@ func (a *association) receive(until time.Time) error {
 			return err
 		}
 		if err != nil {
-			if rejected, _ := a.rejected(); rejected != nil {
+			if _, rejected := a.rejected(); rejected != nil {
 				return rejected
 			}
-			continue
+			continue // it was about another attempt
 		}
 		if p, ok := sctp.Parse(afterHeader(buffer[:n], a.ipv4)); ok && p.Answers(a.init) {
 			return nil

@@ -88,10 +88,24 @@ func supportsSCTP() bool {
 	return true
 }
 
-// nft writes rules for what arrives in the test's namespace.
+// A Service has another address and port than the pod behind it.
+func TestSCTPThroughAService(t *testing.T) {
+	inNamespace(t)
+	server := startServerOf(t, "127.0.0.1", true)
+	nftChain(t, "type nat hook output priority -100", fmt.Sprintf("ip daddr 127.0.0.9 sctp dport 90 dnat ip to %s", server))
+
+	expectAssociated(t, "127.0.0.9", 90, long, "")
+}
+
+// nft writes rules for what passes a hook of the test's namespace.
 func nft(t *testing.T, hook string, rules ...string) {
 	t.Helper()
-	table := fmt.Sprintf("table inet test {\nchain test {\ntype filter hook %s priority 0\n%s\n}\n}\n", hook, strings.Join(rules, "\n"))
+	nftChain(t, "type filter hook "+hook+" priority 0", rules...)
+}
+
+func nftChain(t *testing.T, kind string, rules ...string) {
+	t.Helper()
+	table := fmt.Sprintf("table inet test {\nchain test {\n%s\n%s\n}\n}\n", kind, strings.Join(rules, "\n"))
 	cmd := exec.Command("nft", "-f", "-") // inherits the namespace of this thread
 	cmd.Stdin = strings.NewReader(table)
 	if out, err := cmd.CombinedOutput(); err != nil {
