@@ -70,8 +70,8 @@ func (o order) hold() (*held.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if targets[0].protocol == "icmp" {
-		return nil, errors.New("echo requests make no connection")
+	if p := targets[0].protocol; p == "icmp" || p == "sctp" {
+		return nil, fmt.Errorf("attempts of %s make no connection that is held", p)
 	}
 	conn, err := dial(targets[0], deadline, o.SourcePort)
 	if err != nil {

@@ -108,6 +108,7 @@ func TestWhatCannotBeHeld(t *testing.T) {
 		{fmt.Sprintf(`{"id": 1, "target": "tcp://%s", "milliseconds": 60000}`, closedPort(t)), "refused"},
 		{fmt.Sprintf(`{"id": 1, "target": "udp://%s", "milliseconds": 50}`, silentPort(t)), "timeout"},
 		{`{"id": 1, "target": "icmp://127.0.0.1", "milliseconds": 50}`, "other"},
+		{`{"id": 1, "target": "sctp://127.0.0.1:80", "milliseconds": 50}`, "other"},
 		{`{"id": 1, "target": "tcp://name:80", "milliseconds": 50}`, "other"},
 		{`{"id": 1}`, "other"},
 	} {

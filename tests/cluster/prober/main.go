@@ -18,7 +18,7 @@ import (
 )
 
 const usage = `Usage:
-  prober serve [flags]   answers TCP connections and UDP datagrams
+  prober serve [flags]   answers TCP connections, UDP datagrams and INITs of SCTP
   prober probe [flags]   opens connections and prints a report
   prober try [flags]     makes the attempts that it reads, lines of JSON, and answers each
   prober hold            keeps the connections open that it reads, and says how long each is silent
@@ -81,11 +81,12 @@ var commands = map[string]func(*flag.FlagSet) func(context.Context, io.ReadClose
 	"serve": func(flags *flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error {
 		var addresses texts
 		flags.Var(&addresses, "listen", "address and port to answer on, TCP and UDP; repeatable (default :8080)")
+		withSCTP := flags.Bool("sctp", false, "answer there the INITs of SCTP, too; without CAP_NET_RAW it ends with an error")
 		return func(ctx context.Context, _ io.ReadCloser, _ io.Writer) error {
 			if len(addresses) == 0 {
 				addresses = texts{":8080"}
 			}
-			return serve(ctx, addresses)
+			return serve(ctx, addresses, *withSCTP)
 		}
 	},
 	"probe": func(flags *flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error {

@@ -37,7 +37,7 @@ func (t *texts) Set(value string) error {
 
 func probeFlags(flags *flag.FlagSet) *options {
 	o := new(options)
-	flags.Var(&o.allowed, "allowed", "tcp://HOST:PORT, udp://HOST:PORT or icmp://HOST that policies allow; repeatable; a name stands for each of its addresses")
+	flags.Var(&o.allowed, "allowed", "tcp://HOST:PORT, udp://HOST:PORT, sctp://HOST:PORT or icmp://HOST that policies allow; repeatable; a name stands for each of its addresses; sctp needs CAP_NET_RAW")
 	flags.Var(&o.denied, "denied", "the same for what policies deny: a success is a leak")
 	flags.DurationVar(&o.delay, "delay", 0, "time before the first connection: other nodes learn of a new pod a moment after it starts")
 	flags.DurationVar(&o.interval, "interval", 20*time.Millisecond, "time between two new connections to each target")
@@ -141,10 +141,13 @@ func probeTarget(ctx context.Context, t target, interval, timeout time.Duration,
 }
 
 // attempt opens a connection from a new port, sends some bytes and waits until they
-// come back.
+// come back. With SCTP it waits for the INIT ACK.
 func attempt(t target, deadline time.Time) error {
-	if t.protocol == "icmp" {
+	switch t.protocol {
+	case "icmp":
 		return ping(t.address.Addr(), deadline)
+	case "sctp":
+		return associate(t.address, deadline)
 	}
 	conn, err := dial(t, deadline, 0)
 	if err != nil {
@@ -193,7 +196,7 @@ func kindOf(err error) string {
 	switch {
 	case errors.As(err, &timed) && timed.Timeout():
 		return "timeout"
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOPROTOOPT), errors.Is(err, syscall.EPROTO): // the latter of ICMP: no such protocol
 		return "refused"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
 		return "reset"

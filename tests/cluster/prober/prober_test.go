@@ -26,11 +26,17 @@ const long = time.Minute
 // startServer serves on a free port of an address until the test ends.
 func startServer(t *testing.T, host string) netip.AddrPort {
 	t.Helper()
+	return startServerOf(t, host, false)
+}
+
+// startServerOf is startServer, withSCTP or not.
+func startServerOf(t *testing.T, host string, withSCTP bool) netip.AddrPort {
+	t.Helper()
 	var s *server
 	var err error
 	// A port that is free for TCP may be taken for UDP.
 	for range 20 {
-		if s, err = listen(net.JoinHostPort(host, "0")); err == nil {
+		if s, err = listen(net.JoinHostPort(host, "0"), withSCTP); err == nil {
 			break
 		}
 	}
@@ -291,8 +297,10 @@ func TestTargets(t *testing.T) {
 		{url: "icmp://[fd00::1]", want: []string{"icmp://[fd00::1]"}},
 		{url: "icmp://10.0.0.1:80", err: `target "icmp://10.0.0.1:80": want icmp://HOST`},
 		{url: "tcp://web.other:80", err: `target "tcp://web.other:80": no such host`},
-		{url: "sctp://10.0.0.1:80", err: `target "sctp://10.0.0.1:80": want tcp://HOST:PORT, udp://HOST:PORT or icmp://HOST`},
-		{url: "10.0.0.1", err: `target "10.0.0.1": want tcp://HOST:PORT, udp://HOST:PORT or icmp://HOST`},
+		{url: "sctp://[fd00::1]:80", want: []string{"sctp://[fd00::1]:80"}},
+		{url: "sctp://10.0.0.1", err: `target "sctp://10.0.0.1": want sctp://HOST:PORT`},
+		{url: "dccp://10.0.0.1:80", err: `target "dccp://10.0.0.1:80": want tcp://HOST:PORT, udp://HOST:PORT, sctp://HOST:PORT or icmp://HOST`},
+		{url: "10.0.0.1", err: `target "10.0.0.1": want tcp://HOST:PORT, udp://HOST:PORT, sctp://HOST:PORT or icmp://HOST`},
 		{url: "tcp://10.0.0.1", err: `target "tcp://10.0.0.1": want tcp://HOST:PORT`},
 		{url: "tcp://10.0.0.1:0", err: `target "tcp://10.0.0.1:0": want tcp://HOST:PORT`},
 		{url: "tcp://10.0.0.1:70000", err: `target "tcp://10.0.0.1:70000": want tcp://HOST:PORT`},

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -17,17 +15,15 @@ const patience = 10 * time.Second
 
 // A server sends back what it receives.
 type server struct {
-	tcp net.Listener
-	udp *net.UDPConn
+	tcp  net.Listener
+	udp  *net.UDPConn
+	sctp []*sctpServer // none unless asked for
 
-	// destination has room for what the kernel tells of a datagram, with the index of the interface
-	// at ifindex.
-	destination []byte
-	ifindex     int
+	destination destination // of a datagram
 }
 
-// listen opens the same port for TCP and for UDP, of both address families.
-func listen(address string) (*server, error) {
+// listen opens the same port for TCP, UDP and, withSCTP, SCTP, of both address families.
+func listen(address string, withSCTP bool) (*server, error) {
 	tcp, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
@@ -37,39 +33,27 @@ func listen(address string) (*server, error) {
 		return nil, errors.Join(err, tcp.Close())
 	}
 	s := &server{tcp: tcp, udp: udp.(*net.UDPConn)}
-	if err := s.receiveDestinations(); err != nil {
-		return nil, errors.Join(err, tcp.Close(), udp.Close())
+	s.destination, err = receiveDestinations(s.udp, s.udp.LocalAddr().(*net.UDPAddr).IP)
+	if err == nil && withSCTP {
+		s.sctp, err = listenSCTP(tcp.Addr().(*net.TCPAddr))
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
 
-// receiveDestinations has the kernel tell the destination of each datagram to every address. The
-// answer must come from there, and the kernel would choose the address of the interface that leads
-// to the client: on a node, not that of the node.
-func (s *server) receiveDestinations() error {
-	address := s.udp.LocalAddr().(*net.UDPAddr).IP
-	if !address.IsUnspecified() {
-		return nil
+func (s *server) close() error {
+	errs := []error{s.tcp.Close(), s.udp.Close()}
+	for _, c := range s.sctp {
+		errs = append(errs, c.conn.Close())
 	}
-	level, option, size := syscall.IPPROTO_IPV6, syscall.IPV6_RECVPKTINFO, syscall.SizeofInet6Pktinfo
-	s.ifindex = syscall.CmsgLen(0) + syscall.SizeofInet6Pktinfo - 4
-	if address.To4() != nil { // where IPv6 is off
-		level, option, size = syscall.IPPROTO_IP, syscall.IP_PKTINFO, syscall.SizeofInet4Pktinfo
-		s.ifindex = syscall.CmsgLen(0)
-	}
-	s.destination = make([]byte, syscall.CmsgSpace(size))
-	raw, err := s.udp.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failure error
-	err = raw.Control(func(fd uintptr) { failure = syscall.SetsockoptInt(int(fd), level, option, 1) })
-	return errors.Join(err, os.NewSyscallError("setsockopt", failure))
+	return errors.Join(errs...)
 }
 
 // serve answers on several addresses until the context ends, or one of them cannot be
 // served.
-func serve(ctx context.Context, addresses []string) error {
+func serve(ctx context.Context, addresses []string, withSCTP bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make([]error, len(addresses))
@@ -77,7 +61,7 @@ func serve(ctx context.Context, addresses []string) error {
 	for i, address := range addresses {
 		wg.Go(func() {
 			defer cancel()
-			s, err := listen(address)
+			s, err := listen(address, withSCTP)
 			if err == nil {
 				err = s.serve(ctx)
 			}
@@ -90,15 +74,18 @@ func serve(ctx context.Context, addresses []string) error {
 
 // serve answers until the context ends.
 func (s *server) serve(ctx context.Context) error {
-	ended := make(chan error, 2)
+	ended := make(chan error, 2+len(s.sctp))
 	go func() { ended <- s.serveTCP() }()
 	go func() { ended <- s.serveUDP() }()
+	for _, c := range s.sctp {
+		go func() { ended <- c.serve() }()
+	}
 	var err error
 	select {
 	case <-ctx.Done():
 	case err = <-ended:
 	}
-	return errors.Join(err, s.tcp.Close(), s.udp.Close())
+	return errors.Join(err, s.close())
 }
 
 func (s *server) serveTCP() error {
@@ -130,14 +117,11 @@ func (i impatient) Read(p []byte) (int, error) {
 func (s *server) serveUDP() error {
 	buffer := make([]byte, 1500)
 	for {
-		n, size, _, from, err := s.udp.ReadMsgUDPAddrPort(buffer, s.destination)
+		n, size, _, from, err := s.udp.ReadMsgUDPAddrPort(buffer, s.destination.message)
 		if err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
-		if size > 0 { // the way back is that of any packet
-			clear(s.destination[s.ifindex : s.ifindex+4])
-		}
 		// An answer that cannot be sent is one that the client does not get.
-		_, _, _ = s.udp.WriteMsgUDPAddrPort(buffer[:n], s.destination[:size], from)
+		_, _, _ = s.udp.WriteMsgUDPAddrPort(buffer[:n], s.destination.asSource(size), from)
 	}
 }

@@ -16,7 +16,7 @@ import (
 type target struct {
 	// name is what the target was called by, with the address if it has another name.
 	name     string
-	protocol string         // tcp, udp or icmp
+	protocol string         // tcp, udp, sctp or icmp
 	address  netip.AddrPort // without a port for icmp
 	denied   bool
 }
@@ -60,7 +60,7 @@ func parseTargets(ctx context.Context, urls []string, denied bool, look resolver
 // portOf returns the port of a URL, 0 for icmp.
 func portOf(u *url.URL) (uint16, error) {
 	switch u.Scheme {
-	case "tcp", "udp":
+	case "tcp", "udp", "sctp":
 		port, err := strconv.ParseUint(u.Port(), 10, 16)
 		if err != nil || port == 0 || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" {
 			return 0, fmt.Errorf("want %s://HOST:PORT", u.Scheme)
@@ -72,7 +72,7 @@ func portOf(u *url.URL) (uint16, error) {
 		}
 		return 0, nil
 	}
-	return 0, errors.New("want tcp://HOST:PORT, udp://HOST:PORT or icmp://HOST")
+	return 0, errors.New("want tcp://HOST:PORT, udp://HOST:PORT, sctp://HOST:PORT or icmp://HOST")
 }
 
 func addressesOf(ctx context.Context, host string, look resolver) ([]netip.Addr, error) {

@@ -15,7 +15,7 @@ import (
 // An order is an attempt that the prober is asked to make: a line of its input.
 type order struct {
 	ID           int    `json:"id"`
-	Target       string `json:"target"`       // tcp://ADDRESS:PORT, udp://ADDRESS:PORT or icmp://ADDRESS; hold: "" asks about a connection
+	Target       string `json:"target"`       // tcp://ADDRESS:PORT, udp://…, sctp://… or icmp://ADDRESS; hold: "" asks about a connection
 	Milliseconds int    `json:"milliseconds"` // how long it may take
 	SourcePort   int    `json:"sourcePort"`   // hold: 0 lets the kernel choose
 }

@@ -202,7 +202,7 @@ func TestUnusedAddressesOfABridge(t *testing.T) {
 	unused := []netip.Addr{netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")}
 	payload := datagram(unused[0], unused[0])[20:]
 	var arrived atomic.Int64
-	if err := node.Receive(labtest.ProtoUDP, func(got []byte) {
+	if err := node.Receive(labtest.ProtoUDP, func(_, _ netip.Addr, got []byte) {
 		if bytes.HasPrefix(got, payload[:4]) {
 			arrived.Add(1)
 		}

@@ -81,7 +81,7 @@ func TestHiddenFramesOnABridge(t *testing.T) {
 	}
 	arrived, foreignArrived := capture(victim), capture(vms[1])
 	var received atomic.Int64
-	if err := victim.Receive(labtest.ProtoUDP, func([]byte) { received.Add(1) }); err != nil {
+	if err := victim.Receive(labtest.ProtoUDP, func(_, _ netip.Addr, _ []byte) { received.Add(1) }); err != nil {
 		t.Fatal(err)
 	}
 	send := func(from, to *lab.Host, mac net.HardwareAddr) (sent int) {

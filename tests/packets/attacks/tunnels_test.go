@@ -34,7 +34,7 @@ func unpack(t *testing.T, node *lab.Node) {
 		}
 	}
 	for protocol, header := range map[int]int{protoIPIP: 0, protoGRE: 4} {
-		if err := node.Receive(protocol, func(payload []byte) {
+		if err := node.Receive(protocol, func(_, _ netip.Addr, payload []byte) {
 			if len(payload) > header && payload[header]>>4 == 4 {
 				forward(payload[header:])
 			}
@@ -42,7 +42,7 @@ func unpack(t *testing.T, node *lab.Node) {
 			t.Fatal(err)
 		}
 	}
-	if err := node.Receive(labtest.ProtoUDP, func(payload []byte) {
+	if err := node.Receive(labtest.ProtoUDP, func(_, _ netip.Addr, payload []byte) {
 		if len(payload) > 16 && binary.BigEndian.Uint16(payload[2:]) == vxlanPort {
 			forward(payload[16:])
 		}

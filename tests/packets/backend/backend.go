@@ -104,7 +104,7 @@ func (b *Backend) startAgents(ctx context.Context, binary string, args []string)
 }
 
 // Supports returns everything, but silent drops from agents that reject. The kernel may lack SCTP
-// sockets, so the outcome of an SCTP connection depends only on whether its first packet arrives.
+// sockets, so an SCTP connection ends with the answer to its first packet.
 func (b *Backend) Supports() netpol.Support {
 	supported := netpol.Support{
 		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},

@@ -33,7 +33,7 @@ type host struct {
 	node    string // to which the host is attached
 	pod     bool
 	serving []uint16
-	inits   *inits
+	sctp    *associations
 }
 
 func newNetwork(l *lab.Lab) (*network, error) {
@@ -192,10 +192,10 @@ func (h *host) listen(ports []int32) error {
 		}
 		h.serving = append(h.serving, uint16(port))
 	}
-	if h.inits != nil {
+	if h.sctp != nil {
 		return nil
 	}
-	inits, err := receiveInits(h.Host)
-	h.inits = inits
+	var err error
+	h.sctp, err = receiveSCTP(h.Host)
 	return err
 }

@@ -86,7 +86,7 @@ func (n *network) connect(ctx context.Context, c netpol.Connection) (netpol.Outc
 		return netpol.Unobservable, nil
 	}
 	if c.Protocol == corev1.ProtocolSCTP {
-		return sendInit(ctx, from, to, at, c.Silence)
+		return associate(ctx, from, at, c.Silence)
 	}
 	answer, err := from.Probe(ctx, lab.Proto(c.Protocol), at, c.Silence)
 	if err != nil {

@@ -2,123 +2,113 @@ package backend
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/tests/cluster/prober/sctp"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 )
 
-// sctp is the protocol number.
-const sctp = 132
-
-// Offsets and lengths in an SCTP packet with an INIT chunk (RFC 9260).
-const (
-	initLength     = 32 // 12 of the common header, 20 of the chunk
-	checksumAt     = 8
-	chunkTypeAt    = 12
-	initiateTagAt  = 16
-	chunkTypeINIT  = 1
-	initChunkBytes = 20
-)
-
-// inits are the INIT chunks for which a host waits. The kernel may not support SCTP, so
-// they are read from a raw socket, which is behind the netfilter hooks.
-type inits struct {
+// associations are the SCTP associations of a host. The kernel may not support SCTP, so it is
+// spoken with raw sockets, which are behind the netfilter hooks: each INIT is answered, and
+// answers go to those that wait for them.
+type associations struct {
+	host    *lab.Host
 	mu      sync.Mutex
-	waiting map[uint32]chan struct{} // by initiate tag
+	waiting map[sctp.Packet]chan struct{} // by INIT
 }
 
-// receiveInits reads the INIT chunks that arrive at a host.
-func receiveInits(host *lab.Host) (*inits, error) {
-	i := &inits{waiting: make(map[uint32]chan struct{})}
-	return i, host.Receive(sctp, i.arrived)
+// receiveSCTP begins to answer at a host.
+func receiveSCTP(host *lab.Host) (*associations, error) {
+	a := &associations{host: host, waiting: make(map[sctp.Packet]chan struct{})}
+	return a, host.Receive(sctp.Protocol, a.arrived)
 }
 
 // arrived handles an SCTP packet for the host.
-func (i *inits) arrived(payload []byte) {
-	if len(payload) >= initLength && payload[chunkTypeAt] == chunkTypeINIT {
-		i.notify(binary.BigEndian.Uint32(payload[initiateTagAt:]))
+func (a *associations) arrived(src, dst netip.Addr, payload []byte) {
+	p, ok := sctp.Parse(payload)
+	if !ok {
+		return
+	}
+	if p.Type == sctp.InitAck {
+		a.notify(p)
+		return
+	}
+	// An answer that cannot be sent is one that the client does not get.
+	_ = a.host.SendIP(ipPacket(dst, src, p.Answer(p.Tag)))
+}
+
+// notify tells who has sent the INIT that p answers.
+func (a *associations) notify(p sctp.Packet) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for init, answered := range a.waiting {
+		if p.Answers(init) {
+			close(answered)
+			delete(a.waiting, init)
+		}
 	}
 }
 
-func (i *inits) notify(tag uint32) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if seen, ok := i.waiting[tag]; ok {
-		close(seen)
-		delete(i.waiting, tag)
-	}
+func (a *associations) wait(init sctp.Packet) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	answered := make(chan struct{})
+	a.waiting[init] = answered
+	return answered
 }
 
-func (i *inits) wait(tag uint32) <-chan struct{} {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	seen := make(chan struct{})
-	i.waiting[tag] = seen
-	return seen
-}
-
-func (i *inits) forget(tag uint32) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	delete(i.waiting, tag)
+func (a *associations) forget(init sctp.Packet) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.waiting, init)
 }
 
 // tags makes every INIT of this process unique.
 var tags atomic.Uint32
 
-// sendInit sends one INIT chunk and waits until it arrives.
-func sendInit(ctx context.Context, from, to *host, at netip.AddrPort, silence time.Duration) (netpol.Outcome, error) {
-	src := from.Addr(family(at.Addr()))
+// associate sends one INIT and waits for the INIT ACK. The source port depends on the tag, so
+// that each INIT is a new flow.
+func associate(ctx context.Context, from *host, to netip.AddrPort, silence time.Duration) (netpol.Outcome, error) {
 	tag := tags.Add(1)
-	seen := to.inits.wait(tag)
-	defer to.inits.forget(tag)
-	if err := from.SendIP(initPacket(src, at, tag)); err != nil {
+	init := sctp.Packet{Type: sctp.Init, SrcPort: 32768 + uint16(tag%28000), DstPort: to.Port(), Tag: tag}
+	answered := from.sctp.wait(init)
+	defer from.sctp.forget(init)
+	if err := from.SendIP(ipPacket(from.Addr(family(to.Addr())), to.Addr(), init)); err != nil {
 		return netpol.Unobservable, nil
 	}
 	timer := time.NewTimer(silence)
 	defer timer.Stop()
 	select {
-	case <-seen:
+	case <-answered:
 		return netpol.Connected, nil
 	case <-timer.C:
 		return netpol.TimedOut, nil
 	case <-ctx.Done():
-		return netpol.Unobservable, fmt.Errorf("wait for the INIT: %w", ctx.Err())
+		return netpol.Unobservable, fmt.Errorf("wait for the INIT ACK: %w", ctx.Err())
 	}
 }
 
-// initPacket returns an IP packet with an INIT chunk. The source port depends on the tag,
-// so that each packet is a new flow.
-func initPacket(src netip.Addr, to netip.AddrPort, tag uint32) []byte {
-	var packet []byte
+// ipPacket returns an IP packet.
+func ipPacket(src, dst netip.Addr, p sctp.Packet) []byte {
+	payload := p.Bytes()
+	var header []byte
 	if src.Is4() {
-		packet = make([]byte, 20, 20+initLength)
-		packet[0], packet[8], packet[9] = 4<<4|5, 64, sctp
-		copy(packet[12:], src.AsSlice())
-		copy(packet[16:], to.Addr().AsSlice())
+		header = make([]byte, 20)
+		header[0], header[8], header[9] = 4<<4|5, 64, sctp.Protocol
+		copy(header[12:], src.AsSlice())
+		copy(header[16:], dst.AsSlice())
 	} else {
-		packet = make([]byte, 40, 40+initLength)
-		packet[0], packet[5], packet[6], packet[7] = 6<<4, initLength, sctp, 64
-		copy(packet[8:], src.AsSlice())
-		copy(packet[24:], to.Addr().AsSlice())
+		header = make([]byte, 40)
+		header[0], header[5], header[6], header[7] = 6<<4, byte(len(payload)), sctp.Protocol, 64
+		copy(header[8:], src.AsSlice())
+		copy(header[24:], dst.AsSlice())
 	}
-	payload := make([]byte, initLength)
-	binary.BigEndian.PutUint16(payload, 32768+uint16(tag%28000))
-	binary.BigEndian.PutUint16(payload[2:], to.Port())
-	payload[chunkTypeAt], payload[chunkTypeAt+3] = chunkTypeINIT, initChunkBytes
-	binary.BigEndian.PutUint32(payload[initiateTagAt:], tag)
-	binary.BigEndian.PutUint32(payload[initiateTagAt+4:], 65536) // receiver window
-	payload[initiateTagAt+9], payload[initiateTagAt+11] = 1, 1   // outbound and inbound streams
-	binary.BigEndian.PutUint32(payload[initiateTagAt+12:], tag)  // initial TSN
-	binary.LittleEndian.PutUint32(payload[checksumAt:], crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli)))
-	return append(packet, payload...)
+	return append(header, payload...)
 }
 
 func family(addr netip.Addr) lab.Family {

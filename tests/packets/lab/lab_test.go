@@ -262,7 +262,7 @@ func TestReceiveShowsWhatHooksLetThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	arrived := make(chan uint16, 10) // destination ports
-	err := node.Receive(unix.IPPROTO_UDP, func(payload []byte) { arrived <- binary.BigEndian.Uint16(payload[2:]) })
+	err := node.Receive(unix.IPPROTO_UDP, func(_, _ netip.Addr, payload []byte) { arrived <- binary.BigEndian.Uint16(payload[2:]) })
 	if err != nil {
 		t.Fatal(err)
 	}

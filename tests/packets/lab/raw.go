@@ -63,24 +63,35 @@ func (h *Host) Capture(match func(packet []byte) bool) (*Capture, error) {
 	return c, err
 }
 
-// Receive calls got with the payload of each packet of an IP protocol that arrives at one
-// of the host's addresses, until the host is closed. It sees packets after the netfilter
-// hooks, even if the kernel does not support the protocol.
-func (h *Host) Receive(protocol int, got func(payload []byte)) error {
+// Receive calls got with the addresses and the payload of each packet of an IP protocol that
+// arrives at one of the host's addresses, until the host is closed. It sees packets after the
+// netfilter hooks, even if the kernel does not support the protocol.
+func (h *Host) Receive(protocol int, got func(src, dst netip.Addr, payload []byte)) error {
 	for _, addr := range h.Addrs {
 		domain, header := unix.AF_INET6, func([]byte) int { return 0 } // IPv6 sockets do not return the header
 		if addr.Is4() {
 			domain, header = unix.AF_INET, func(packet []byte) int { return int(packet[0]&15) * 4 }
 		}
 		at := sockaddr(netip.AddrPortFrom(addr, 0))
-		err := h.receive(domain, unix.SOCK_RAW, protocol, at, func(packet []byte, _ unix.Sockaddr) {
-			got(packet[header(packet):])
+		err := h.receive(domain, unix.SOCK_RAW, protocol, at, func(packet []byte, from unix.Sockaddr) {
+			got(address(from), addr, packet[header(packet):])
 		})
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// address returns the address of a packet's source.
+func address(from unix.Sockaddr) netip.Addr {
+	switch from := from.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(from.Addr)
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(from.Addr)
+	}
+	return netip.Addr{}
 }
 
 // receive calls got with every packet of a socket, until the host is closed.
