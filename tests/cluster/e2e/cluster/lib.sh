@@ -14,9 +14,9 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-network-policies
 nodes="n1 n2"
 
 # A running cluster keeps the parameters that it was started with.
-parameters=(KUBERNETES FAMILY PROXY CNI)
-declare -A default=([KUBERNETES]=v1.35 [FAMILY]=dual [PROXY]=nftables [CNI]=ptp)
-declare -A allowed=([KUBERNETES]="v1.35 v1.36 v1.37" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs" [CNI]="ptp bridge")
+parameters=(KUBERNETES FAMILY PROXY CNI SUBNETS)
+declare -A default=([KUBERNETES]=v1.35 [FAMILY]=dual [PROXY]=nftables [CNI]=ptp [SUBNETS]=1)
+declare -A allowed=([KUBERNETES]="v1.35 v1.36 v1.37" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs" [CNI]="ptp bridge" [SUBNETS]="1 2")
 
 settings() {
 	local name value
@@ -46,12 +46,18 @@ addresses() {
 	dual) pods=$pods4,$pods6 services=$services4,$services6 dns=$dns4,$dns6 api=10.88.0.1 ;;
 	dual6) pods=$pods6,$pods4 services=$services6,$services4 dns=$dns6,$dns4 api=fd00:88::1 ;;
 	esac
+	# kube-proxy masquerades what comes from elsewhere. This has the second subnets of the nodes, too.
+	local_traffic=$pods
+	[[ $SUBNETS == 1 ]] || local_traffic=$(sed 's|/16|/15|; s|/56|/55|' <<<"$pods")
 	server=https://$api:6443
 	[[ $api != *:* ]] || server=https://[$api]:6443
 }
 
 node4() { echo "10.88.0.1${1#n}"; }
 node6() { echo "fd00:88::1${1#n}"; }
+# The second subnets of a node are beside those that the controller manager gives to nodes.
+second4() { echo "10.245.${1#n}.0/24"; }
+second6() { echo "fd00:10:244:10${1#n}::/64"; }
 node_addresses() {
 	case $FAMILY in
 	ipv4) node4 "$1" ;;

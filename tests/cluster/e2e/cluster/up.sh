@@ -145,4 +145,4 @@ done
 [[ $manifest == none ]] || "$here/agent.sh" "$manifest"
 [[ -z $provider ]] || "$here/provider.sh" "$provider"
 kubectl -n kube-system rollout status deployment/coredns --timeout 120s >/dev/null
-say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, agent $manifest${provider:+, $provider}"
+say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, pod subnets $SUBNETS, agent $manifest${provider:+, $provider}"
