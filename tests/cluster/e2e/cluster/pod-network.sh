@@ -42,8 +42,13 @@ bridge_in() {
 	fi
 }
 
+if [[ $PODCIDRS == yes ]]; then
+	firsts=$(kubectl get node "$node" -o jsonpath='{.spec.podCIDRs[*]}')
+else
+	firsts=$(of_families first "$node" | tr , ' ')
+fi
 ranges=() routes=()
-for range in $(kubectl get node "$node" -o jsonpath='{.spec.podCIDRs[*]}'); do
+for range in $firsts; do
 	if [[ $range == *:* ]]; then
 		routes+=('{"dst": "::/0"}') gateway=$(node6 "$node") second=$(second6 "$node")
 	else
