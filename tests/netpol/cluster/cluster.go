@@ -75,6 +75,7 @@ type Backend struct {
 	kinds   []kind           // the cluster-scoped ones, in the order in which they are written
 	admin   []netpol.Feature // that the definitions of kinds have
 	scale   *scale           // nil without one
+	subnets podSubnets       // of pods so far
 
 	mu        sync.Mutex          // Apply and Probe run concurrently
 	addresses map[string]string   // of pods, by key
@@ -154,7 +155,8 @@ func (b *Backend) Supports() netpol.Support {
 	}
 }
 
-// Environment returns the versions of the API server and of the nodes' systems, and the scale so far.
+// Environment returns the versions of the API server and of the nodes' systems, and the
+// subnets of pods and the scale so far.
 func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	server, err := b.client.Discovery().ServerVersion()
 	if err != nil {
@@ -164,7 +166,7 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	if err != nil {
 		return netpol.Environment{}, fmt.Errorf("list nodes: %w", err)
 	}
-	environment := netpol.Environment{Kubernetes: server.GitVersion}
+	environment := netpol.Environment{Kubernetes: server.GitVersion, PodSubnets: b.subnets.most()}
 	if b.scale != nil {
 		environment.Scale = b.scale.describe()
 	}

@@ -42,6 +42,7 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 		}
 		state.Pods[i] = pod.DeepCopy()
 		state.Pods[i].Status = running.Status
+		b.subnets.add(running)
 		for _, ip := range running.Status.PodIPs {
 			b.note(b.addresses, netpol.PodName(pod), ip.IP)
 		}
