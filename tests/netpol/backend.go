@@ -45,7 +45,10 @@ type Environment struct {
 	Kubernetes string   `json:"kubernetes,omitempty"` // the API server's version, such as v1.37.1
 	Kernels    []string `json:"kernels,omitempty"`    // versions of the nodes' kernels
 	Systems    []string `json:"systems,omitempty"`    // of the nodes
-	Scale      *Scale   `json:"scale,omitempty"`
+	// PodSubnets is the largest number of subnets, /24 or /64, in which the pods of a node had
+	// addresses of one family.
+	PodSubnets int    `json:"podSubnets,omitempty"`
+	Scale      *Scale `json:"scale,omitempty"`
 	// Retries counts what failed for reasons other than policies and was repeated: changes of the
 	// cluster, and commands in pods.
 	Retries int `json:"retries,omitempty"`

@@ -86,7 +86,7 @@ record() {
 	local agent on
 	agent=$(agent_version)
 	if [[ -n $ours ]]; then
-		on="$FAMILY, kube-proxy $PROXY, CNI $CNI, Kubernetes $(basename "$(dirname "$(program kubelet)")" | cut -d - -f 2)"
+		on="$FAMILY, kube-proxy $PROXY, CNI $CNI, pod subnets $SUBNETS, Kubernetes $(basename "$(dirname "$(program kubelet)")" | cut -d - -f 2)"
 	else
 		on="Kubernetes $(ask version -o json | jq -r .serverVersion.gitVersion)"
 	fi

@@ -79,6 +79,7 @@ type Backend struct {
 	kinds   []kind            // the cluster-scoped ones, in the order in which they are written
 	admin   []netpol.Feature  // that the definitions of kinds have
 	scale   *scale            // nil without one
+	subnets podSubnets        // of pods so far
 
 	nodeAddresses map[string][]string // by name of the node
 
@@ -183,7 +184,8 @@ func (b *Backend) Supports() netpol.Support {
 	}
 }
 
-// Environment returns the versions of the API server and of the nodes' systems, and the scale so far.
+// Environment returns the versions of the API server and of the nodes' systems, and the
+// subnets of pods and the scale so far.
 func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	server, err := b.client.Discovery().ServerVersion()
 	if err != nil {
@@ -194,7 +196,7 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 		return netpol.Environment{}, fmt.Errorf("list nodes: %w", err)
 	}
 	b.mu.Lock()
-	environment := netpol.Environment{Kubernetes: server.GitVersion, Retries: b.retries}
+	environment := netpol.Environment{Kubernetes: server.GitVersion, PodSubnets: b.subnets.most(), Retries: b.retries}
 	b.mu.Unlock()
 	if b.scale != nil {
 		environment.Scale = b.scale.describe()

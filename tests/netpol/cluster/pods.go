@@ -48,6 +48,7 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 		state.Pods[i] = pod.DeepCopy()
 		state.Pods[i].Status = running.Status
 		b.noteStatus(state.Pods[i], netpol.Direct)
+		b.subnets.add(running)
 	}
 	return b.writeStatuses(ctx, state, moved)
 }

@@ -14,9 +14,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-network-policies
 nodes="n1 n2"
 
 # A running cluster keeps the parameters that it was started with.
-parameters=(KUBERNETES FAMILY PROXY CNI)
-declare -A default=([KUBERNETES]=v1.35 [FAMILY]=dual [PROXY]=nftables [CNI]=ptp)
-declare -A allowed=([KUBERNETES]="v1.35 v1.36 v1.37" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs" [CNI]="ptp bridge")
+parameters=(KUBERNETES FAMILY PROXY CNI SUBNETS)
+declare -A default=([KUBERNETES]=v1.35 [FAMILY]=dual [PROXY]=nftables [CNI]=ptp [SUBNETS]=1)
+declare -A allowed=([KUBERNETES]="v1.35 v1.36 v1.37" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs"
+	[CNI]="ptp bridge" [SUBNETS]="1 2")
 
 settings() {
 	local name value
@@ -46,18 +47,28 @@ addresses() {
 	dual) pods=$pods4,$pods6 services=$services4,$services6 dns=$dns4,$dns6 api=10.88.0.1 ;;
 	dual6) pods=$pods6,$pods4 services=$services6,$services4 dns=$dns6,$dns4 api=fd00:88::1 ;;
 	esac
+	# kube-proxy masquerades what comes from elsewhere to Services. Second subnets are not elsewhere.
+	unmasqueraded=$pods
+	[[ $SUBNETS == 1 ]] || unmasqueraded=$(sed 's|/16|/15|; s|/56|/55|' <<<"$pods")
 	server=https://$api:6443
 	[[ $api != *:* ]] || server=https://[$api]:6443
 }
 
 node4() { echo "10.88.0.1${1#n}"; }
 node6() { echo "fd00:88::1${1#n}"; }
-node_addresses() {
+# The subnets of a node's pods: the first ones if it has none in its spec.podCIDRs, and the second
+# ones, which are outside of what the controller manager gives to nodes.
+first4() { echo "10.244.${1#n}.0/24"; }
+first6() { echo "fd00:10:244:${1#n}::/64"; }
+second4() { echo "10.245.${1#n}.0/24"; }
+second6() { echo "fd00:10:244:10${1#n}::/64"; }
+# of_families WHAT NODE: WHAT4 and WHAT6 of a node, in the order of its address families.
+of_families() {
 	case $FAMILY in
-	ipv4) node4 "$1" ;;
-	ipv6) node6 "$1" ;;
-	dual) echo "$(node4 "$1"),$(node6 "$1")" ;;
-	dual6) echo "$(node6 "$1"),$(node4 "$1")" ;;
+	ipv4) "${1}4" "$2" ;;
+	ipv6) "${1}6" "$2" ;;
+	dual) echo "$("${1}4" "$2"),$("${1}6" "$2")" ;;
+	dual6) echo "$("${1}6" "$2"),$("${1}4" "$2")" ;;
 	esac
 }
 

@@ -57,6 +57,6 @@ apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: $PROXY
 clientConnection: {kubeconfig: $state/kube-proxy.conf}
-clusterCIDR: $pods
+clusterCIDR: $unmasqueraded
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 YAML

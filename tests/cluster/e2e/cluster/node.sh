@@ -52,6 +52,6 @@ for image in "$(<"$state/images")"/*.tar; do
 	ctr -n k8s.io images import "$image" >>"$log/images.log" 2>&1
 done
 keep kubelet "$(program kubelet)" --config "$mine/kubelet.yaml" --kubeconfig "$state/$node.conf" \
-	--hostname-override "$node" --node-ip "$(node_addresses "$node")" --v 1
+	--hostname-override "$node" --node-ip "$(of_families node "$node")" --v 1
 keep kube-proxy "$(program kube-proxy)" --config "$mine/kube-proxy.yaml" --hostname-override "$node" --v 1
 while :; do wait -n || sleep 1; done

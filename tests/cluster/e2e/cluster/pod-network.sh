@@ -1,29 +1,74 @@
 #!/usr/bin/env bash
-# pod-network.sh NODE: configures the CNI plugin of a node with the node's pod ranges,
+# pod-network.sh NODE: configures the CNI plugin of a node with the node's pod subnets,
 # and adds routes to them on the control plane and the other nodes.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 settings
 node=$1
 
-ranges=() routes=()
-for range in $(kubectl get node "$node" -o jsonpath='{.spec.podCIDRs[*]}'); do
-	ranges+=("[{\"subnet\": \"$range\"}]")
-	if [[ $range == *:* ]]; then
-		routes+=('{"dst": "::/0"}') gateway=$(node6 "$node")
-	else
-		routes+=('{"dst": "0.0.0.0/0"}') gateway=$(node4 "$node")
+list() { local IFS=,; echo "[$*]"; }
+
+# alternatives SUBNET…: the ranges of one address family. host-local takes the addresses of one range
+# after the other: with three of each subnet in turn, any four pods that start on a node are in
+# both subnets. There are 252 addresses, for 250 pods.
+alternatives() {
+	local subnet format first all=()
+	if (($# == 1)); then
+		list "{\"subnet\": \"$1\"}"
+		return
 	fi
-	for other in cp $nodes; do
-		[[ $other == "$node" ]] || ip -n "$prefix-$other" route replace "$range" via "$gateway"
+	for ((first = 2; first < 128; first += 3)); do
+		for subnet; do
+			format="${subnet%0/24}%d"
+			[[ $subnet != *:* ]] || format="${subnet%/64}%x"
+			# shellcheck disable=SC2059 # the subnet is a part of the format
+			all+=("$(printf "{\"subnet\": \"$subnet\", \"rangeStart\": \"$format\", \"rangeEnd\": \"$format\"}" "$first" $((first + 2)))")
+		done
+	done
+	list "${all[@]}"
+}
+
+# bridge_in SUBNET: gives the bridge of the node the address of the subnet's gateway, the first one.
+# The plugin can do so for one subnet of IPv4 only.
+bridge_in() {
+	local ns=$prefix-$node
+	ip -n "$ns" link show cni0 >/dev/null 2>&1 || ip -n "$ns" link add cni0 type bridge
+	# Without one of its own it has that of a pod's link, and another one when the pod has gone.
+	ip -n "$ns" link set cni0 address 0a:58:0a:58:00:01 up
+	if [[ $1 == *:* ]]; then
+		ip -n "$ns" addr replace "${1/::/::1}" dev cni0 nodad
+	else
+		ip -n "$ns" addr replace "${1/%.0\/24/.1/24}" dev cni0
+	fi
+}
+
+if [[ $SUBNETS == 1 ]]; then
+	firsts=$(kubectl get node "$node" -o jsonpath='{.spec.podCIDRs[*]}')
+else
+	firsts=$(of_families first "$node" | tr , ' ')
+fi
+ranges=() routes=()
+for range in $firsts; do
+	if [[ $range == *:* ]]; then
+		routes+=('{"dst": "::/0"}') gateway=$(node6 "$node") second=$(second6 "$node")
+	else
+		routes+=('{"dst": "0.0.0.0/0"}') gateway=$(node4 "$node") second=$(second4 "$node")
+	fi
+	subnets=("$range")
+	[[ $SUBNETS == 1 ]] || subnets+=("$second")
+	ranges+=("$(alternatives "${subnets[@]}")")
+	for subnet in "${subnets[@]}"; do
+		[[ $CNI != bridge || $SUBNETS == 1 ]] || bridge_in "$subnet"
+		for other in cp $nodes; do
+			[[ $other == "$node" ]] || ip -n "$prefix-$other" route replace "$subnet" via "$gateway"
+		done
 	done
 done
 [[ ${#ranges[@]} -gt 0 ]] || exit 1
-list() { local IFS=,; echo "[$*]"; }
 
 plugin='"type": "ptp"'
 if [[ $CNI == bridge ]]; then
-	plugin='"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true'
+	plugin="\"type\": \"bridge\", \"bridge\": \"cni0\", \"isGateway\": $( ((SUBNETS == 1)) && echo true || echo false), \"hairpinMode\": true"
 	# Services between pods of one bridge depend on it, and so do policies.
 	nsenter --net="/run/netns/$prefix-$node" -- \
 		sh -c 'for family in ip ip6; do echo 1 >/proc/sys/net/bridge/bridge-nf-call-${family}tables; done'
