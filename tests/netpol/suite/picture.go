@@ -42,9 +42,8 @@ type row struct {
 	times  *Times // nil if no connection ended
 }
 
-// colors are those of Okabe and Ito that are legible on white; people who see few colors can tell
-// them apart, too.
-var colors = []string{"#0072B2", "#D55E00", "#007A5A", "#B0528C", "#000000"}
+// colors are dark enough for text on white. They only help: each row also has its label.
+var colors = []string{"#0072B2", "#B34E00", "#00735A", "#A04080", "#000000"}
 
 // kindsOf returns the kinds of change in the order of the suite. Records of another version may have
 // more, which come last.
@@ -152,7 +151,9 @@ func width(text string) int {
 		switch {
 		case r > '~':
 			tenths += 160 // may be an ideograph or an emoji
-		case r >= 'A' && r <= 'Z' || r == 'm' || r == 'w' || r == '@' || r == '%':
+		case strings.ContainsRune(" ,.:-/()ijlftr", r):
+			tenths += 50
+		case r >= 'A' && r <= 'Z' || strings.ContainsRune("mw@%&", r):
 			tenths += 120
 		default:
 			tenths += 77
@@ -245,20 +246,16 @@ type mark struct {
 	of   func(Times) float64
 }
 
-// marks are in the order in which they are drawn, so that each is visible on top of the others at
-// the same time.
+// marks are beside each other where they are at the same time: p95 above the range, p99 below it.
 var marks = []mark{
-	{"max", "M0,-7L5,0L0,7L-5,0Z", func(t Times) float64 { return t.Max }},
-	{"p99", "M0,-6V6", func(t Times) float64 { return t.P99 }},
-	{"p95", "M-4,0H4", func(t Times) float64 { return t.P95 }},
-	{"p50", "M-2.5,0a2.5,2.5 0 1 0 5,0a2.5,2.5 0 1 0 -5,0Z", func(t Times) float64 { return t.P50 }},
+	{"p50", "M-3,0a3,3 0 1 0 6,0a3,3 0 1 0 -6,0Z", func(t Times) float64 { return t.P50 }},
+	{"p95", "M0,-1L-3.5,-7H3.5Z", func(t Times) float64 { return t.P95 }},
+	{"p99", "M0,1L-3.5,7H3.5Z", func(t Times) float64 { return t.P99 }},
+	{"max", "M0,-7V7", func(t Times) float64 { return t.Max }},
 }
 
 func (m mark) draw(parent *element, x string, y int) {
-	path := parent.add("path", "class", m.name, "transform", fmt.Sprintf("translate(%s,%d)", x, y), "d", m.path)
-	if m.name == "max" {
-		path.set("fill", "#FFFFFF")
-	}
+	parent.add("path", "class", m.name, "transform", fmt.Sprintf("translate(%s,%d)", x, y), "d", m.path)
 }
 
 // columns are where the parts of rows are.
@@ -314,7 +311,7 @@ func draw(panels []panel) *element {
 func drawLegend(svg *element, y int) {
 	legend := svg.add("g", "class", "legend")
 	x := margin
-	for _, m := range slices.Backward(marks) {
+	for _, m := range marks {
 		m.draw(legend.add("g", "fill", colors[0], "stroke", colors[0]), strconv.Itoa(x+5), y-4)
 		legend.write(x+16, y, m.name)
 		x += 2*margin + width(m.name)
