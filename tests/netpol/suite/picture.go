@@ -49,19 +49,20 @@ var colors = []string{"#0072B2", "#B34E00", "#00735A", "#A04080", "#000000"}
 // more, which come last.
 func kindsOf(records []Record) []netpol.Change {
 	kinds := []netpol.Change{netpol.ChangeNewPod, netpol.ChangeDeletedPod, netpol.ChangeNamespaceLabel, netpol.ChangePodLabel, netpol.ChangePolicy}
-	for _, r := range records {
-		for _, c := range r.Convergence {
-			kinds = append(kinds, c.Change)
-		}
-		for _, c := range r.Revocation {
-			kinds = append(kinds, c.Change)
+	add := func(kind netpol.Change) {
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
 		}
 	}
-	seen := map[netpol.Change]bool{}
-	return slices.DeleteFunc(kinds, func(kind netpol.Change) bool {
-		defer func() { seen[kind] = true }()
-		return seen[kind]
-	})
+	for _, r := range records {
+		for _, c := range r.Convergence {
+			add(c.Change)
+		}
+		for _, c := range r.Revocation {
+			add(c.Change)
+		}
+	}
+	return kinds
 }
 
 func convergenceRows(kinds []netpol.Change, records []Record) []row {
@@ -281,7 +282,7 @@ func columnsOf(panels []panel) columns {
 	return c
 }
 
-// draw returns the root of the picture. Its background is white on dark pages, too.
+// draw returns the root element. The background is white on dark pages, too.
 func draw(panels []panel) *element {
 	const title = "How long changes took to become effective"
 	c := columnsOf(panels)
@@ -337,7 +338,8 @@ func (c columns) drawPanel(svg *element, p panel, y int) int {
 	}
 	kind := netpol.Change("")
 	for i, r := range p.rows {
-		if y += line; i == 0 || r.change != kind {
+		y += line
+		if i == 0 || r.change != kind {
 			kind = r.change
 			group.add("path", "stroke", "#BBBBBB", "d", fmt.Sprintf("M%d,%dH%d", margin, top+line*i, c.width-margin))
 			group.write(margin, y+4, string(kind))
