@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -30,13 +32,15 @@ type report struct {
 
 // write writes the files that o names.
 func (r *report) write(o options) error {
+	picture := pictureOf(o.report, r.record())
 	contents := map[string]func() ([]byte, error){
 		o.junit: func() ([]byte, error) {
 			var out bytes.Buffer
 			err := junit.Write(&out, r.junit())
 			return out.Bytes(), err
 		},
-		o.report: func() ([]byte, error) { return []byte(r.markdown()), nil },
+		o.report: func() ([]byte, error) { return []byte(r.markdown(picture)), nil },
+		picture:  func() ([]byte, error) { return Picture([]Record{r.record()}) },
 		o.results: func() ([]byte, error) {
 			text, err := json.MarshalIndent(r.record(), "", "  ")
 			return append(text, '\n'), err
@@ -181,8 +185,8 @@ func (r *report) junit() junit.Suite {
 }
 
 // markdown describes what the provider does: how many scenarios passed, the tables of those
-// that did not, and what could not be observed.
-func (r *report) markdown() string {
+// that did not, and what could not be observed. picture is a file beside it, if there is one.
+func (r *report) markdown(picture string) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "# Network policy scenarios on %s\n\n%s.\n\n", r.backend, &r.summary)
 	fmt.Fprintf(&out, "Supported: %s; %s; %s.\n", joined(r.support.Protocols), joined(r.support.Families), count(r.support.Nodes, "node"))
@@ -200,6 +204,9 @@ func (r *report) markdown() string {
 			out.WriteString("\nEstablished connections after a change that denies them:\n\n")
 		}
 		fmt.Fprintf(&out, "- %s\n", c)
+	}
+	if picture != "" {
+		fmt.Fprintf(&out, "\n![How long changes took](%s)\n", url.PathEscape(filepath.Base(picture)))
 	}
 	if r.latency != nil {
 		fmt.Fprintf(&out, "\nLatency: %s.\n", r.latency)

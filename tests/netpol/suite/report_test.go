@@ -94,7 +94,7 @@ func TestReports(t *testing.T) {
 	if err := played(t).write(files); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"report.xml", "report.md", "results.json"} {
+	for _, name := range []string{"report.xml", "report.md", "report.svg", "results.json"} {
 		t.Run(name, func(t *testing.T) {
 			got, err := os.ReadFile(filepath.Join(folder, name))
 			if err != nil {
@@ -114,7 +114,8 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// The command also writes both files if scenarios fail.
+// The command also writes both files if scenarios fail. Where changes are effective at once there is
+// no picture.
 func TestRunWritesReports(t *testing.T) {
 	folder := t.TempDir()
 	xml, markdown := filepath.Join(folder, "a.xml"), filepath.Join(folder, "a.md")
@@ -128,6 +129,9 @@ func TestRunWritesReports(t *testing.T) {
 		if err != nil || !regexp.MustCompile(want).Match(got) {
 			t.Errorf("%v; %s does not have %s:\n%s", err, name, want, got)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(folder, "a.svg")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a picture without times: %v", err)
 	}
 
 	args[3] = filepath.Join(folder, "no", "folder")

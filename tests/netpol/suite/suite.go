@@ -108,7 +108,7 @@ func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
 	flags.DurationVar(&o.settle, "settle", 10*time.Second, "how long a change may take to become effective; what differs after that fails")
 	flags.BoolVar(&o.all, "v", false, "print all tables, not only those that differ")
 	flags.StringVar(&o.junit, "junit", "", "write the results into this file, as JUnit's XML")
-	flags.StringVar(&o.report, "report", "", "write a report into this file, as markdown: every scenario, the tables that differ, and what could not be observed")
+	flags.StringVar(&o.report, "report", "", "write a report into this file, as markdown: every scenario, the tables that differ, and what could not be observed; a picture of the times is FILE.svg")
 	flags.StringVar(&o.results, "results", "", "write counts and times into this file, as JSON")
 	flags.StringVar(&o.provider, "provider", "", "name and version of what enforces the policies, for -results")
 	flags.BoolVar(&o.version, "version", false, "print version, commit, commit date, Go version and platform, and exit")

@@ -20,6 +20,8 @@ import (
 const (
 	resultsFolder = "docs/testing/results"
 	resultsPage   = "docs/testing/comparison.md"
+	// resultsPicture shows the times of the runs on clusters, on that page.
+	resultsPicture = "docs/img/convergence.svg"
 )
 
 var resultsTable = regexp.MustCompile(`(?s)<!-- results -->\n.*?<!-- end -->\n`)
@@ -32,6 +34,7 @@ func TestResultsTable(t *testing.T) {
 	for _, r := range records {
 		out.WriteString(resultsRow(r))
 	}
+	out.WriteString("\n![How long changes took with each provider](../img/convergence.svg)\n")
 	for _, r := range records {
 		out.WriteString(differences(r))
 	}
@@ -47,6 +50,23 @@ func TestResultsTable(t *testing.T) {
 		}
 	case want != doc:
 		t.Errorf("%s differs from the files of %s: make docs writes\n%s", resultsPage, resultsFolder, &out)
+	}
+}
+
+// The picture below the table has the times of all runs on clusters.
+func TestResultsPicture(t *testing.T) {
+	records := slices.DeleteFunc(readResults(t), func(r suite.Record) bool { return r.Backend != "cluster" })
+	want, err := suite.Picture(records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(filepath.Join(root, resultsPicture), want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, resultsPicture) != string(want) {
+		t.Errorf("%s differs from the files of %s: run make docs", resultsPicture, resultsFolder)
 	}
 }
 
