@@ -8,21 +8,23 @@ node=$1
 
 list() { local IFS=,; echo "[$*]"; }
 
-# alternatives SUBNET…: the ranges of one address family. host-local takes the addresses of one range
-# after the other: with three of each subnet in turn, any four pods that start on a node are in
-# both subnets. There are 252 addresses, for 250 pods.
+# alternatives SUBNET…: the ranges of one address family. host-local takes every address of a range
+# before it goes on with the next: with ranges of one address, of each subnet in turn, the pods of a
+# node are in both subnets at once. There are 252 addresses, for 250 pods.
 alternatives() {
-	local subnet format first all=()
+	local subnet address host all=()
 	if (($# == 1)); then
 		list "{\"subnet\": \"$1\"}"
 		return
 	fi
-	for ((first = 2; first < 128; first += 3)); do
+	for ((host = 2; host < 128; host++)); do
 		for subnet; do
-			format="${subnet%0/24}%d"
-			[[ $subnet != *:* ]] || format="${subnet%/64}%x"
-			# shellcheck disable=SC2059 # the subnet is a part of the format
-			all+=("$(printf "{\"subnet\": \"$subnet\", \"rangeStart\": \"$format\", \"rangeEnd\": \"$format\"}" "$first" $((first + 2)))")
+			if [[ $subnet == *:* ]]; then
+				printf -v address %s%x "${subnet%/64}" "$host"
+			else
+				address=${subnet%0/24}$host
+			fi
+			all+=("{\"subnet\": \"$subnet\", \"rangeStart\": \"$address\", \"rangeEnd\": \"$address\"}")
 		done
 	done
 	list "${all[@]}"
