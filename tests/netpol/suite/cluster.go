@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
@@ -35,7 +36,8 @@ func clusterFlags(flags *flag.FlagSet) NewBackend {
 		if err != nil {
 			return nil, err
 		}
-		access.QPS, access.Burst = -1, 0 // scenarios change many objects
+		access.QPS, access.Burst = -1, 0          // scenarios change many objects
+		access.WarningHandler = rest.NoWarnings{} // their strange objects are on purpose
 		for family := range strings.SplitSeq(*families, ",") {
 			cfg.Families = append(cfg.Families, corev1.IPFamily(family))
 		}
