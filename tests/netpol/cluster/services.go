@@ -131,6 +131,7 @@ func (b *Backend) noteService(pod string, via netpol.Via, node string, service *
 	switch via {
 	case netpol.NodePort:
 		b.note(pod, via, b.nodeAddresses[b.nodes[nodeIndex(node)]]...)
+		b.notePorts(pod, service.Spec.Ports)
 	case netpol.LoadBalancer:
 		for _, ingress := range service.Status.LoadBalancer.Ingress {
 			b.note(pod, via, ingress.IP)
@@ -138,12 +139,13 @@ func (b *Backend) noteService(pod string, via netpol.Via, node string, service *
 	default:
 		b.note(pod, via, service.Spec.ClusterIPs...)
 	}
-	if via != netpol.NodePort {
-		return
-	}
+}
+
+// notePorts stores the ports of nodes that lead to a pod.
+func (b *Backend) notePorts(pod string, ports []corev1.ServicePort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, port := range service.Spec.Ports {
+	for _, port := range ports {
 		b.nodePorts[servedPort{pod, port.Protocol, port.Port}] = port.NodePort
 	}
 }
