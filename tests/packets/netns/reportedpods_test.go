@@ -159,6 +159,20 @@ func (o *otherAgent) wantDial(what string, proto lab.Proto, from, to string, wan
 	}
 }
 
+// whilePending calls then once the first packet of dial waits in the agent under test.
+func (o *otherAgent) whilePending(agent *lab.Agent, dial, then func()) {
+	o.t.Helper()
+	pending := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_pending_total") }
+	before, dialed := pending(labtest.Metrics(o.t, agent)), make(chan struct{})
+	go func() {
+		defer close(dialed)
+		dial()
+	}()
+	labtest.Until(o.t, agent, before+1, pending)
+	then()
+	<-dialed
+}
+
 // report is what the agent of the second node says of a pod.
 func (o *otherAgent) report(pod string, change func(*clusterstate.Sandbox)) []clusterstate.Sandbox {
 	p := o.Pods[pod]
@@ -176,7 +190,7 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 	put(t, api, policyOf(t, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: x, name: server},
   spec: {podSelector: {matchLabels: {name: server}}, ingress: [{from: [{podSelector: {matchLabels: {role: client}}}]}]}}`))
 	stopAPI := serveAPI(t, o.Nodes[0], api)
-	o.startAsker()
+	agent := o.startAsker()
 
 	want := func(what string, proto lab.Proto, from string, allowed bool) {
 		t.Helper()
@@ -207,9 +221,8 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 	want("a pod that is reported", lab.UDP, "x/d", true)
 	want("its next connection", lab.TCP, "x/d", true)
 	stopAPI()
-	late := time.AfterFunc(time.Second, func() { board.Set(o.report("x/e", nil)) })
-	defer late.Stop()
-	want("a pod that is reported late, without an API server", lab.UDP, "x/e", true)
+	o.whilePending(agent, func() { want("a pod that is reported late, without an API server", lab.UDP, "x/e", true) },
+		func() { board.Set(o.report("x/e", nil)) })
 	board.Set(nil)
 	want("a pod that is not reported", lab.UDP, "x/f", false)
 	o.askAsPod("x/a")

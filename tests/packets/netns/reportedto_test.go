@@ -58,15 +58,9 @@ func TestReportedPodsThatAdministratorsDeny(t *testing.T) {
 		o.wantDial("a pod that is reported and denied", lab.TCP, from, "x/secret", lab.Refused)
 	}
 	stopAPI()
-	pending := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_pending_total") }
-	before, dialed := pending(labtest.Metrics(t, agent)), make(chan struct{})
-	go func() {
-		defer close(dialed)
+	o.whilePending(agent, func() {
 		o.wantDial("a pod that is reported while its first packet waits, without an API server", lab.TCP, only, "x/later", lab.Connected)
-	}()
-	labtest.Until(t, agent, before+1, pending)
-	board.Set(append(o.report("x/db", nil), o.report("x/later", nil)...))
-	<-dialed
+	}, func() { board.Set(append(o.report("x/db", nil), o.report("x/later", nil)...)) })
 }
 
 // dialAll sends a datagram from each address of pods to x/server, all at once, and expects an answer to
