@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,7 @@ const (
 	minInterval = 20 * time.Millisecond
 	// In the long run checks use a tenth of a core. After a quiet time they may use burst of
 	// CPU time without delay. When it is used up, each check is followed by a pause of up to
-	// restShare times its duration. So that the next change does not wait too long, the pause
+	// restShare times its CPU time. So that the next change does not wait too long, the pause
 	// is at most maxRest, or minPassInterval where the kernel ignores filters.
 	restShare = 9
 	burst     = 2 * time.Second
@@ -38,14 +39,14 @@ const (
 	lateAfter  = 5 * time.Second
 
 	// minPassInterval is the least time between the starts of two passes. Because a pass
-	// lists the whole table, the pause after it is also at least restShare times its duration.
+	// lists the whole table, the pause after it is also at least restShare times its CPU time.
 	minPassInterval = 5 * time.Second
 	// retryInterval is as long, because a retry makes a pass, too.
 	retryInterval = 5 * time.Second
 	// minDrift bounds how long a missed connection keeps a wrong mark: the kernel may move
 	// entries while it lists them, and when two processes write a mark at the same time, one
 	// of the writes is lost. Large tables are listed less often: every driftShare times the
-	// duration of a pass, up to maxDrift.
+	// CPU time of a pass, up to maxDrift.
 	minDrift   = time.Minute
 	maxDrift   = 4 * time.Minute
 	driftShare = 100
@@ -165,6 +166,7 @@ type Blocker struct {
 	open      func(context.Context) (table, error)
 	count     func() (int, error)
 	nodeAddrs func() (addrSet, error)
+	cpuTime   func() time.Duration // that the calling thread has used
 
 	// Owned by sync.
 	known            *knownClasses
@@ -200,6 +202,7 @@ func New(cfg Config) (*Blocker, error) {
 		open:             openKernel,
 		count:            countEntries,
 		nodeAddrs:        interfaceAddrs,
+		cpuTime:          threadTime,
 		known:            newKnownClasses(maxKnown),
 		unfiltered:       make(unfiltered),
 		missing:          2,
@@ -251,6 +254,8 @@ func (b *Blocker) Recheck() {
 func (b *Blocker) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
 	logger.Info("Started blocking established connections", "mark", fmt.Sprintf("%#x", b.mark))
+	runtime.LockOSThread() // for cpuTime
+	defer runtime.UnlockOSThread()
 	b.runner.Run(klog.NewContext(ctx, logger))
 	if b.timer != nil {
 		b.timer.Stop()
@@ -278,7 +283,7 @@ func (b *Blocker) sync(ctx context.Context) error {
 	if evaluate == nil {
 		return nil
 	}
-	start := time.Now()
+	start, used := time.Now(), b.cpuTime()
 	b.restAtMost = maxRest
 	passes := b.passes
 	err := b.apply(ctx, *evaluate, change)
@@ -289,8 +294,7 @@ func (b *Blocker) sync(ctx context.Context) error {
 	b.ignoreAccepted.Store(b.known.full)
 	b.metrics.known.Set(float64(len(b.known.slots)))
 	b.wakeUp()
-	now := time.Now()
-	pause(ctx, b.budget.spend(now, now.Sub(start), b.restAtMost))
+	pause(ctx, b.budget.spend(time.Now(), b.cpuTime()-used, b.restAtMost))
 	return err
 }
 
@@ -344,17 +348,17 @@ func (b *Blocker) noteChange(change Change) {
 
 // timedPass makes a pass, and sets the earliest and latest time of the next one.
 func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
-	start := time.Now()
+	start, before := time.Now(), b.cpuTime()
 	err := b.pass(ctx, evaluate)
-	elapsed := time.Since(start)
-	b.metrics.countPass(elapsed, err)
-	b.earliestPass = start.Add(max(minPassInterval, (1+restShare)*elapsed))
+	used := b.cpuTime() - before
+	b.metrics.countPass(time.Since(start), err)
+	b.earliestPass = start.Add(max(minPassInterval, (1+restShare)*used))
 	if err != nil {
 		return err
 	}
 	b.passes++
 	b.passWanted, b.secondPassWanted = b.secondPassWanted, false
-	b.routinePass = start.Add(min(max(minDrift, driftShare*elapsed), maxDrift))
+	b.routinePass = start.Add(min(max(minDrift, driftShare*used), maxDrift))
 	return nil
 }
 

@@ -1,8 +1,12 @@
 package conntrack
 
 import (
+	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 )
 
 func TestBudget(t *testing.T) {
@@ -21,4 +25,48 @@ func TestBudget(t *testing.T) {
 	spend(30*time.Second, 10*time.Millisecond, 0) // a tenth of that time has refilled the budget
 	spend(30*time.Second, time.Minute, atMost/restShare*restShare)
 	spend(50*time.Second, 0, 0) // a check of one minute does not delay later ones by ten
+}
+
+// Checks that take long because other processes have the CPU use nothing up, and no pause follows them.
+func TestBusyMachine(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		busy   bool
+		pauses bool
+	}{{"the thread has the CPU", false, true}, {"other processes have it", true, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			b, f := newFake(t)
+			if tt.busy {
+				b.cpuTime = func() time.Duration { return 0 }
+			}
+			f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:80")
+			listing := time.Duration(0)
+			f.onList = func(filter, int) {
+				time.Sleep(burst)
+				listing += burst
+			}
+			start := time.Now()
+			for _, v := range []Verdict{Block, Unblock, Block} {
+				b.Set(always(v, nil), Change{All: true})
+				if err := b.sync(testContext(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if took := time.Since(start); (took > listing) != tt.pauses {
+				t.Errorf("%s: three changes take %v, listing connections %v", tt.name, took, listing)
+			}
+			b.timer.Stop()
+		})
+	}
+}
+
+func TestThreadTime(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	for threadTime() == before {
+	} // ends, because asking uses the CPU
+	if before <= 0 {
+		t.Errorf("the thread has used %v before", before)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -212,6 +213,7 @@ func newFake(t testing.TB) (*Blocker, *fakeTable) {
 		return f, nil
 	}
 	b.count = f.count
+	b.cpuTime = func() time.Duration { return time.Since(b.created) } // no other thread has the CPU
 	b.nodeAddrs = func() (addrSet, error) {
 		return addrSet{netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("2001:db8::1"): {}}, nil
 	}

@@ -73,7 +73,7 @@ func marks(t *testing.T, k *kernelTable) map[string]uint32 {
 func newReal(t testing.TB) *Blocker {
 	t.Helper()
 	b, _ := newFake(t)
-	b.open, b.nodeAddrs = openKernel, interfaceAddrs
+	b.open, b.nodeAddrs, b.cpuTime = openKernel, interfaceAddrs, threadTime
 	return b
 }
 

@@ -74,10 +74,10 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	var checks faults
 	var next time.Time // when the next check may begin
 	checkChanges := func(write func()) {
-		start := time.Now()
-		if start.Before(next) {
+		if time.Now().Before(next) {
 			return
 		}
+		used := b.cpuTime()
 		latest, change := b.update(evaluate, Change{})
 		if change.empty() {
 			return
@@ -87,7 +87,7 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 		if err := b.check(ctx, evaluate, change); err != nil {
 			checks.add(err)
 		}
-		next = time.Now().Add(max(minInterval, restShare*time.Since(start)))
+		next = time.Now().Add(max(minInterval, restShare*(b.cpuTime()-used)))
 	}
 	latest := func(p packet.Packet, toHost bool) Verdict { return evaluate(p, toHost) }
 	count, done, err := b.list(ctx, latest, []filter{{}}, checkChanges)
