@@ -24,8 +24,9 @@ const (
 	minInterval = 20 * time.Millisecond
 	// In the long run checks use a tenth of a core. After a quiet time they may use burst of
 	// CPU time without delay. When it is used up, each check is followed by a pause of up to
-	// restShare times its CPU time. So that the next change does not wait too long, the pause
-	// is at most maxRest, or minPassInterval where the kernel ignores filters.
+	// restShare times its CPU time. The pause is at most maxRest, or minPassInterval where the
+	// kernel ignores filters. So that denied connections do not go on for that long, a change
+	// waits for no more than maxRest, or the CPU time of the check before: half of a core.
 	restShare = 9
 	burst     = 2 * time.Second
 	maxRest   = 750 * time.Millisecond
@@ -155,8 +156,9 @@ type Blocker struct {
 	created        time.Time
 
 	mu      sync.Mutex
-	desired *Evaluator // the latest, nil before the first
-	change  Change     // since the last sync
+	desired *Evaluator    // the latest, nil before the first
+	change  Change        // since the last sync
+	changed chan struct{} // has something if change does
 	recheck bool
 	since   Change      // since the last call of Settled
 	waiting []*settling // calls of Settled that the next sync takes
@@ -203,6 +205,7 @@ func New(cfg Config) (*Blocker, error) {
 		count:            countEntries,
 		nodeAddrs:        interfaceAddrs,
 		cpuTime:          threadTime,
+		changed:          make(chan struct{}, 1),
 		known:            newKnownClasses(maxKnown),
 		unfiltered:       make(unfiltered),
 		missing:          2,
@@ -222,6 +225,7 @@ func (b *Blocker) Set(evaluate Evaluator, change Change) {
 	b.desired = &evaluate
 	b.change.add(change)
 	b.remember(change)
+	runner.Signal(b.changed)
 	b.mu.Unlock()
 	b.runner.Poke()
 }
@@ -270,6 +274,10 @@ func (b *Blocker) takeChange() (*Evaluator, Change) {
 	defer b.mu.Unlock()
 	change := b.change
 	b.change = Change{}
+	select {
+	case <-b.changed:
+	default:
+	}
 	return b.desired, change
 }
 
@@ -294,8 +302,15 @@ func (b *Blocker) sync(ctx context.Context) error {
 	b.ignoreAccepted.Store(b.known.full)
 	b.metrics.known.Set(float64(len(b.known.slots)))
 	b.wakeUp()
-	pause(ctx, b.budget.spend(time.Now(), b.cpuTime()-used, b.restAtMost))
+	took := b.cpuTime() - used
+	b.rest(ctx, b.budget.spend(time.Now(), took, b.restAtMost), max(maxRest, took))
 	return err
+}
+
+// rest waits for d, or if there is a change, for no more than atMost.
+func (b *Blocker) rest(ctx context.Context, d, atMost time.Duration) {
+	pause(ctx, min(d, atMost), nil)
+	pause(ctx, d-atMost, b.changed)
 }
 
 // apply checks the change, makes a pass if one is due, and then checks the changes that arrived
@@ -412,10 +427,14 @@ func (b *Blocker) wakeUp() {
 	b.timer = time.AfterFunc(time.Until(next), b.runner.Poke)
 }
 
-// pause returns after d, or when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// pause returns after d, or when ctx ends or until has something.
+func pause(ctx context.Context, d time.Duration, until <-chan struct{}) {
+	if d <= 0 {
+		return
+	}
 	select {
 	case <-ctx.Done():
+	case <-until:
 	case <-time.After(d):
 	}
 }

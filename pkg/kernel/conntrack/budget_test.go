@@ -1,10 +1,14 @@
 package conntrack
 
 import (
+	"context"
+	"net/netip"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 )
@@ -58,6 +62,39 @@ func TestBusyMachine(t *testing.T) {
 			b.timer.Stop()
 		})
 	}
+}
+
+// A check of connections that the kernel cannot filter is followed by a pause of seconds, once the budget
+// is used up, but a change does not wait for its end.
+func TestAChangeEndsALongPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const listing = 300 * time.Millisecond
+		b, f := newFake(t)
+		f.filtering = map[uint8]filtering{unix.AF_INET6: ignored}
+		f.add(packet.TCP, "[fd00::1]:1", "[fd00::2]:80")
+		f.onList = func(filter, int) { time.Sleep(listing) }
+		ctx, stop := context.WithCancel(testContext(t))
+		defer synctest.Wait()
+		defer stop()
+		go b.Run(ctx)
+		addrs := []netip.Addr{netip.MustParseAddr("fd00::2")}
+		verdicts := []Verdict{Block, Unblock}
+		b.Set(always(Unblock, nil), Change{All: true})
+		for i := range 40 { // more than the budget allows
+			time.Sleep(time.Second)
+			b.Set(always(verdicts[i%2], nil), Change{Addrs: addrs})
+		}
+
+		for i := range 6 {
+			time.Sleep(time.Second)
+			b.Set(always(verdicts[i%2], nil), Change{Addrs: addrs})
+			time.Sleep(listing + maxRest + listing + minInterval) // a check of earlier connections may have begun
+			synctest.Wait()
+			if blocked := f.marks()[0] != 0; blocked != verdicts[i%2].blocks() {
+				t.Errorf("change %d: blocked is %v", i, blocked)
+			}
+		}
+	})
 }
 
 func TestThreadTime(t *testing.T) {
