@@ -11,8 +11,11 @@ kubectl apply -f "$crds/cidrgroups.yaml"
 for patch in "$crds"/clusternetworkpolicies/*.yaml; do
 	kubectl patch crd clusternetworkpolicies.policy.networking.k8s.io --type=json --patch-file="$patch"
 done
-kubectl create clusterrole netpol-cidrgroups --verb=list,watch --resource=cidrgroups.policy.networking.k8s.io
-kubectl create clusterrolebinding netpol-cidrgroups --clusterrole=netpol-cidrgroups --serviceaccount=kube-system:kube-network-policies
+{
+	kubectl create clusterrole netpol-cidrgroups --dry-run=client -o yaml --verb=list,watch --resource=cidrgroups.policy.networking.k8s.io
+	echo ---
+	kubectl create clusterrolebinding netpol-cidrgroups --dry-run=client -o yaml --clusterrole=netpol-cidrgroups --serviceaccount=kube-system:kube-network-policies
+} | kubectl apply -f -
 for workload in daemonset/kube-network-policies deployment/kube-network-policies-status; do
 	kubectl -n kube-system patch "$workload" --type=json \
 		--patch "[{\"op\": \"add\", \"path\": \"/spec/template/spec/containers/0/args/-\", \"value\": \"--feature-gates=$gates\"}]"
