@@ -106,6 +106,9 @@ func resultsRow(r suite.Record) string {
 		on = append(on, "Kubernetes "+r.Environment.Kubernetes)
 	}
 	on = append(on, "Linux "+strings.Join(r.Environment.Kernels, ", "))
+	if n := r.Environment.PodSubnets; n > 1 {
+		on = append(on, fmt.Sprintf("%d pod subnets for each node", n))
+	}
 	if r.Environment.Scale != nil {
 		on = append(on, "beside "+r.Environment.Scale.String())
 	}
