@@ -124,7 +124,7 @@ func milliseconds(d time.Duration) float64 {
 func (r *report) record() Record {
 	s := &r.summary
 	record := Record{Provider: r.provider, Backend: r.backend, Environment: r.environment, Date: r.ended.UTC().Format(time.DateOnly),
-		Scenarios: s.Scenarios, Failed: []string{}, WrongCells: map[string]int{}, Unsupported: map[string][]string{}, Cells: s.Cells, LeftOut: s.LeftOut}
+		Scenarios: s.Scenarios + s.Unsupported, Failed: []string{}, WrongCells: map[string]int{}, Unsupported: map[string][]string{}, Cells: s.Cells, LeftOut: s.LeftOut}
 	for _, result := range r.results {
 		if len(result.Steps) > 0 || result.Err != nil {
 			record.Played++
