@@ -37,11 +37,14 @@ func (p *play) observe(ctx context.Context, want *Reachability) (observation, er
 		err := p.try(ctx, seen.comparisons, open, expected)
 		open = slices.DeleteFunc(open, func(c cell) bool { return seen.comparisons[c.table].agrees(c.pair) })
 		timedOut := settled.Err() != nil && expected == patience*silence
+		ended := timedOut || p.runner.Backend.Supports().Immediate
 		switch {
 		case ctx.Err() != nil:
 			return observation{}, ctx.Err()
-		case len(open) == 0 || timedOut || p.runner.Backend.Supports().Immediate:
-			return seen, err
+		case ended && err != nil: // what earlier attempts have shown may be over
+			return observation{}, err
+		case ended || len(open) == 0:
+			return seen, nil
 		}
 		pause(settled, retryInterval)
 	}

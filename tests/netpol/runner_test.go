@@ -119,7 +119,6 @@ func TestUnsupportedTrafficIsCounted(t *testing.T) {
 	})
 }
 
-// Expectations about traffic that the backend cannot observe are left out without an error.
 // An attempt that cannot be made, or a backend that fails, says nothing about the provider. Both are
 // tried again until the time to settle is over.
 func TestWithoutAResult(t *testing.T) {
@@ -129,6 +128,12 @@ func TestWithoutAResult(t *testing.T) {
 				return Unobservable
 			}
 			return connectedIf(probe == 0 || !denied(c))
+		},
+		"failing after wrong cells": func(_ Connection, probe int) Outcome {
+			if probe > 1 {
+				return failing
+			}
+			return Connected // also what is denied
 		},
 		"failing": func(_ Connection, probe int) Outcome {
 			if probe > 0 {
@@ -202,6 +207,7 @@ func TestRefusedObjects(t *testing.T) {
 	})
 }
 
+// Expectations about traffic that the backend cannot observe are left out without an error.
 func TestExpectationsOfUnsupportedTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })

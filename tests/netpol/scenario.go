@@ -36,7 +36,7 @@ type Step struct {
 // churnRounds is how often Step.Churn is called.
 const churnRounds = 10
 
-// needs returns the features that the backend must support. Services are not among them,
+// needs returns the features that the backend must support. Ways to reach a pod are not among them,
 // because without them only their tables are left out.
 func (s Scenario) needs() []Feature {
 	needs := s.Needs

@@ -9,14 +9,14 @@ import (
 
 // A destination is that of the packet that a socket of every address has received last.
 type destination struct {
-	// message has room for what the kernel tells of a packet, with the index of the interface at
-	// ifindex. It is empty for a socket of one address.
+	// message has room for what the kernel reports about a packet, with the index of the interface
+	// at ifindex. It is empty for a socket of one address.
 	message []byte
 	ifindex int
 }
 
-// receiveDestinations has the kernel tell the destination of each packet to every address. The
-// answer must come from there, and the kernel would choose the address of the interface that leads
+// receiveDestinations makes the kernel report the destination of each packet if the socket is bound
+// to every address. The answer must come from there, and the kernel would choose the address of the interface that leads
 // to the client: on a node, not that of the node.
 func receiveDestinations(conn syscall.Conn, address net.IP) (destination, error) {
 	if !address.IsUnspecified() {

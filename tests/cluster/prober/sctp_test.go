@@ -322,7 +322,7 @@ func TestSCTPWithoutTheRight(t *testing.T) {
 // The flag of the server, and the target of try.
 func TestSCTPCommands(t *testing.T) {
 	labtest.Need(t)
-	at := netip.AddrPortFrom(netip.MustParseAddr("127.1.2.3"), closedPort(t).Port())
+	at := netip.MustParseAddrPort("127.1.2.3:8132") // no port that kernels choose
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, nil, nil, []string{"serve", "-sctp", "-listen", at.String()}) }()

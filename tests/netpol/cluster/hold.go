@@ -73,7 +73,7 @@ func (h *held) Silent(ctx context.Context) ([]time.Duration, error) {
 }
 
 // ask passes lines to the commands and returns all answers. It is an error if one is missing or
-// tells of a failure.
+// reports a failure.
 func (h *held) ask(ctx context.Context, lines func(pod string) []attempt) (map[int]result, error) {
 	var mu sync.Mutex // of all
 	all := make(map[int]result)

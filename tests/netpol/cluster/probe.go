@@ -40,8 +40,10 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 	for from, indices := range bySource(connections) {
 		group.Go(func() error {
 			results, err := b.session(from).try(ctx, b.attempts(connections, indices))
-			if err != nil {
+			if err != nil && ctx.Err() == nil {
 				b.countRetry() // the runner tries again what was not observed
+			}
+			if err != nil {
 				err = fmt.Errorf("%s makes no connections: %w", from, err)
 				failure.CompareAndSwap(nil, &err)
 			}

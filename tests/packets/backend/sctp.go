@@ -42,7 +42,7 @@ func (a *associations) arrived(src, dst netip.Addr, payload []byte) {
 	_ = a.host.SendIP(ipPacket(dst, src, p.Answer(p.Tag)))
 }
 
-// notify tells who has sent the INIT that p answers.
+// notify ends the wait for the answer to the INIT that p answers.
 func (a *associations) notify(p sctp.Packet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
