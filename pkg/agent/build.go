@@ -167,10 +167,14 @@ func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err e
 	if err != nil {
 		return err
 	}
+	remover, err := conntrack.NewRemover(a.reg)
+	if err != nil {
+		return err
+	}
 	s.reuse = addressreuse.New(addressreuse.Config{
 		Recorded:   recorded,
 		Hold:       a.enforcer.SetUnknown,
-		Remove:     conntrack.NewRemover(a.reg).Remove,
+		Remove:     remover.Remove,
 		Changed:    s.resteer,
 		Registerer: a.reg,
 	})

@@ -164,6 +164,8 @@ type Blocker struct {
 	waiting []*settling // calls of Settled that the next sync takes
 	missing int         // passes without which marks may be wrong
 
+	sockets sockets
+
 	// Fakes in tests.
 	open      func(context.Context) (table, error)
 	count     func() (int, error)
@@ -201,7 +203,6 @@ func New(cfg Config) (*Blocker, error) {
 		alone:            cfg.Alone,
 		metrics:          newMetrics(cfg.Registerer),
 		created:          time.Now(),
-		open:             openKernel,
 		count:            countEntries,
 		nodeAddrs:        interfaceAddrs,
 		cpuTime:          threadTime,
@@ -212,6 +213,7 @@ func New(cfg Config) (*Blocker, error) {
 		passWanted:       true,
 		secondPassWanted: true, // an earlier agent may accept packets during the first pass
 	}
+	b.open = b.sockets.open
 	b.runner = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: retryInterval}, b.sync)
 	b.accepted = newAccepted(b.runner.Poke)
 	return b, nil
@@ -258,6 +260,10 @@ func (b *Blocker) Recheck() {
 func (b *Blocker) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
 	logger.Info("Started blocking established connections", "mark", fmt.Sprintf("%#x", b.mark))
+	if err := b.sockets.prepare(2); err != nil {
+		return err
+	}
+	defer b.sockets.close()
 	runtime.LockOSThread() // for cpuTime
 	defer runtime.UnlockOSThread()
 	b.runner.Run(klog.NewContext(ctx, logger))

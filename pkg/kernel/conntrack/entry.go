@@ -59,6 +59,7 @@ type entry struct {
 	mark     uint32
 	status   uint32
 	bytes    uint64 // in both directions, 0 if the kernel does not count them
+	tcpState byte   // 0 for other protocols
 	pickedUp bool   // the kernel began to track it in the middle, so either end may have opened it
 	key      key
 	replies  []byte // content of the attribute CTA_TUPLE_REPLY
@@ -84,6 +85,16 @@ type sender struct {
 // offloaded reports whether a flowtable forwards packets of the connection past all hooks,
 // whatever its mark.
 func (e entry) offloaded() bool { return e.status&statusOffloaded != 0 }
+
+// live reports whether packets of the connection are likely to follow: an established TCP connection,
+// or packets of another protocol in both directions for a while. Finished connections keep their
+// entries for minutes.
+func (e entry) live() bool {
+	if e.original.proto == packet.TCP {
+		return e.tcpState == tcpEstablished
+	}
+	return e.status&statusAssured != 0
+}
 
 // first returns the packet that opened the connection, as it is between DNAT and
 // SNAT: with the source of the original direction, and with the source of replies
@@ -128,7 +139,7 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 			return nlattr.Each(value, e.addCounter)
 		case attrProtocol:
 			var ok bool
-			e.pickedUp, ok = isPickedUp(value)
+			e.pickedUp, e.tcpState, ok = decodeProtocol(value)
 			return ok
 		case attrZone:
 			e.key.zone = value
@@ -140,11 +151,11 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 	return e, ok && e.original.addr.IsValid() && e.reply.addr.IsValid()
 }
 
-// isPickedUp reports whether info, the content of CTA_PROTOINFO, belongs to a TCP connection that
-// the kernel picked up in the middle: its flags differ from those of a connection seen from the
+// decodeProtocol returns the state of a TCP connection from info, the content of CTA_PROTOINFO, and
+// whether the kernel picked it up in the middle: its flags differ from those of a connection seen from the
 // first packet. A flowtable adds the flag BE_LIBERAL, so a rare connection without window scaling
 // looks picked up after it was offloaded.
-func isPickedUp(info []byte) (pickedUp, ok bool) {
+func decodeProtocol(info []byte) (pickedUp bool, state byte, ok bool) {
 	const known = tcpWindowScale | tcpPickedUp
 	ends := 0
 	ok = nlattr.Each(info, func(typ uint16, value []byte) bool {
@@ -153,6 +164,8 @@ func isPickedUp(info []byte) (pickedUp, ok bool) {
 		}
 		return nlattr.Each(value, func(typ uint16, value []byte) bool {
 			switch {
+			case typ == attrTCPState && len(value) > 0:
+				state = value[0]
 			case typ != attrTCPFlagsOriginal && typ != attrTCPFlagsReply:
 			case len(value) < 2:
 				return false
@@ -162,7 +175,7 @@ func isPickedUp(info []byte) (pickedUp, ok bool) {
 			return true
 		})
 	})
-	return ends == 2, ok
+	return ends == 2, state, ok
 }
 
 func (e *entry) addCounter(typ uint16, value []byte) bool {

@@ -251,15 +251,15 @@ func TestPickedUpFlags(t *testing.T) {
 		{"offloaded once, without options", liberal, liberal, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, ok := isPickedUp(tcpInfo(t, tt.original, tt.reply)); got != tt.want || !ok {
+			if got, _, ok := decodeProtocol(tcpInfo(t, tt.original, tt.reply)); got != tt.want || !ok {
 				t.Errorf("flags %#x and %#x: %v, %v, want %v", tt.original, tt.reply, got, ok, tt.want)
 			}
 		})
 	}
-	if got, ok := isPickedUp(nil); got || !ok {
+	if got, _, ok := decodeProtocol(nil); got || !ok {
 		t.Errorf("without attributes: %v, %v", got, ok)
 	}
-	if _, ok := isPickedUp([]byte{12, 0, 1, 0, 5, 0, attrTCPFlagsReply, 0, 10}); ok {
+	if _, _, ok := decodeProtocol([]byte{12, 0, 1, 0, 5, 0, attrTCPFlagsReply, 0, 10}); ok {
 		t.Error("half of the flags are accepted")
 	}
 }

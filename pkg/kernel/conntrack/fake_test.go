@@ -21,14 +21,15 @@ import (
 // fakeTable behaves like the kernel's table: marks change under a mask, and connections may end
 // between the listing and the change.
 type fakeTable struct {
-	mu     sync.Mutex // guards the fields below against Run
-	rows   []entry
-	next   uint32
-	writes int
-	listed int // number of listed entries
-	dumps  int
-	opened int
-	closed int
+	mu       sync.Mutex // guards the fields below against Run
+	rows     []entry
+	next     uint32
+	writes   int
+	messages int // calls of change
+	listed   int // number of listed entries
+	dumps    int
+	opened   int
+	closed   int
 
 	// crowd is added to the count of connections, because a small table is listed without filters.
 	crowd int
@@ -36,10 +37,11 @@ type fakeTable struct {
 	// filtering says how filters work for a family; without an entry they work correctly.
 	filtering map[uint8]filtering
 
-	onList   func(filter, int) // called before each entry of a listing with the number of earlier ones
-	broken   error             // the listing ends with this error
-	refused  error             // every change fails with this error
-	onChange func(*fakeTable)  // called before each change
+	onList    func(filter, int) // called before each entry of a listing with the number of earlier ones
+	broken    error             // the listing ends with this error
+	onRequest func(request)     // called before each request
+	refused   error             // every change fails with this error
+	onChange  func(*fakeTable)  // called before each change
 }
 
 // add adds a connection from src to dst, which is the destination after DNAT.
@@ -125,6 +127,21 @@ func (f *fakeTable) count() (int, error) {
 	return len(f.rows) + f.crowd, nil
 }
 
+func (f *fakeTable) change(requests []request) (results []error) {
+	f.edit(func() { f.messages++ })
+	for _, r := range requests {
+		if f.onRequest != nil {
+			f.onRequest(r)
+		}
+		if r.remove {
+			results = append(results, f.remove(r.key))
+		} else {
+			results = append(results, f.setMark(r.key, r.mark, r.mask))
+		}
+	}
+	return results
+}
+
 func (f *fakeTable) setMark(k key, mark, mask uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,6 +191,16 @@ func (f *fakeTable) create(r replacement) error {
 	}
 	f.rows = append(f.rows, entry{key: r.key, replies: r.replies, status: r.status &^ statusOffloaded, mark: r.mark})
 	return nil
+}
+
+// sourcePort returns the source port of the connection with key k, 0 if there is none.
+func (f *fakeTable) sourcePort(k key) uint16 {
+	for _, e := range f.rows {
+		if slices.Equal(e.key.tuple, k.tuple) {
+			return e.original.port
+		}
+	}
+	return 0
 }
 
 func (f *fakeTable) close() { f.edit(func() { f.closed++ }) }

@@ -125,15 +125,19 @@ func (u unfiltered) filters(ctx context.Context, open func(context.Context) (tab
 		return false, err
 	}
 	defer list.close()
-	for _, err := range list.entries(openedBy(unused)) {
+	found := 0
+	for _, err := range list.entries(openedBy(unused)) { // to the end, to keep the socket
 		if err != nil {
 			return false, err
 		}
-		klog.FromContext(ctx).V(2).Info("The kernel does not filter connections; all of the family are listed each time", "ipv6", sample.Is6())
-		u[family] = true
-		return false, nil
+		found++
 	}
-	return true, nil
+	if found == 0 {
+		return true, nil
+	}
+	klog.FromContext(ctx).V(2).Info("The kernel does not filter connections; all of the family are listed each time", "ipv6", sample.Is6())
+	u[family] = true
+	return false, nil
 }
 
 // noteListed records that a listing of f, which has an end, contained e. If f selects e, the

@@ -9,10 +9,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/batch"
 )
 
 // Messages of linux/netfilter/nfnetlink_conntrack.h.
@@ -28,32 +32,101 @@ var errMalformed = errors.New("malformed conntrack message")
 // kernelTable is the connection tracking table of the network namespace.
 type kernelTable struct {
 	conn *netlink.Conn
-	stop func() bool
+	raw  syscall.RawConn
+	// home takes the socket back unless it may have unread answers.
+	home   *sockets
+	unread bool
+	stop   func() bool
 }
 
-// openKernel opens the table until ctx ends.
-func openKernel(ctx context.Context) (table, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+// sockets keeps the sockets of closed tables for the next ones: a Deny must not wait for a file
+// descriptor while clients of the agent have all of them.
+type sockets struct {
+	mu   sync.Mutex
+	idle []*kernelTable
+}
+
+// open opens the table until ctx ends.
+func (s *sockets) open(ctx context.Context) (table, error) {
+	k, err := s.take()
 	if err != nil {
 		return nil, fmt.Errorf("open the conntrack table: %w", err)
 	}
-	expire := func() { _ = conn.SetDeadline(time.Unix(1, 0)) }
+	expire := func() { _ = k.conn.SetDeadline(time.Unix(1, 0)) }
 	if ctx.Err() != nil {
 		expire() // now: AfterFunc runs it in another goroutine
 	}
-	stop := context.AfterFunc(ctx, expire)
-	return &kernelTable{conn: conn, stop: stop}, nil
+	k.stop = context.AfterFunc(ctx, expire)
+	return k, nil
+}
+
+func (s *sockets) take() (*kernelTable, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.idle); n > 0 {
+		k := s.idle[n-1]
+		s.idle = s.idle[:n-1]
+		return k, nil
+	}
+	return s.dial()
+}
+
+// prepare opens sockets for n tables at a time.
+func (s *sockets) prepare(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.idle) < n {
+		k, err := s.dial()
+		if err != nil {
+			return fmt.Errorf("open the conntrack table: %w", err)
+		}
+		s.idle = append(s.idle, k)
+	}
+	return nil
+}
+
+func (s *sockets) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.idle {
+		_ = k.conn.Close()
+	}
+	s.idle = nil
+}
+
+// answersSize has room for the kernel's answers to maxRequests requests.
+const answersSize = 1 << 20
+
+func (s *sockets) dial() (*kernelTable, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := conn.SyscallConn()
+	// Answers need not repeat the refused request.
+	err = errors.Join(err, conn.SetReadBuffer(answersSize), conn.SetOption(netlink.CapAcknowledge, true))
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &kernelTable{conn: conn, raw: raw, home: s}, nil
 }
 
 func (k *kernelTable) close() {
-	k.stop()
-	_ = k.conn.Close()
+	if expired := !k.stop(); expired || k.unread {
+		_ = k.conn.Close()
+		return
+	}
+	k.home.mu.Lock()
+	defer k.home.mu.Unlock()
+	k.home.idle = append(k.home.idle, k)
 }
 
 // entries lists connections as the kernel sends them. Kernels before 5.9 ignore the filter
 // and list all connections of its family.
 func (k *kernelTable) entries(f filter) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
+		k.unread = true
 		data, err := f.message()
 		if err == nil {
 			_, err = k.conn.Send(netlink.Message{
@@ -78,6 +151,7 @@ func (k *kernelTable) entries(f filter) iter.Seq2[entry, error] {
 				return
 			}
 		}
+		k.unread = false
 	}
 }
 
@@ -97,29 +171,106 @@ func countEntries() (int, error) {
 	return count, nil
 }
 
-// setMark changes an existing entry and creates none.
-func (k *kernelTable) setMark(key key, mark, mask uint32) error {
-	err := k.execute(msgNew, 0, func() ([]byte, error) { return markMessage(key, mark, mask) })
-	if err != nil {
-		return fmt.Errorf("mark a connection with %#x/%#x: %w", mark, mask, err)
+// maxRequests bounds the requests that are sent at once. Meanwhile a change of the cluster waits.
+const maxRequests = 256
+
+func (k *kernelTable) change(requests []request) []error {
+	results := make([]error, len(requests))
+	for start := 0; start < len(requests); start += maxRequests {
+		end := min(start+maxRequests, len(requests))
+		k.changeSome(requests[start:end], results[start:end])
 	}
-	return nil
+	for i, r := range requests {
+		if r.remove && errors.Is(results[i], unix.EBUSY) {
+			results[i] = k.expire(r.key)
+		}
+		if results[i] != nil {
+			results[i] = fmt.Errorf("%s: %w", r, results[i])
+		}
+	}
+	return results
 }
 
-// remove deletes an entry, but not a later one with the same tuple. Older kernels refuse to
-// delete an offloaded entry (EBUSY), but drop it when it is looked up after its timeout.
-func (k *kernelTable) remove(key key) error {
-	err := k.execute(msgDelete, 0, key.message)
-	if errors.Is(err, unix.EBUSY) {
-		err = k.expire(key)
+// changeSome sends requests in one message and stores their results.
+func (k *kernelTable) changeSome(requests []request, results []error) {
+	messages := make([]netlink.Message, 0, len(requests))
+	indexes := make([]int, 0, len(requests))
+	for i, r := range requests {
+		data, err := r.message()
+		if err != nil {
+			results[i] = err
+			continue
+		}
+		messages = append(messages, netlink.Message{Header: netlink.Header{Type: r.kind(), Flags: netlink.Request}, Data: data})
+		indexes = append(indexes, i)
+	}
+	if len(messages) == 0 {
+		return
+	}
+	_, err := k.conn.SendMessages(messages)
+	if err == nil {
+		first := messages[0].Header.Sequence
+		err = k.answers(func(sequence uint32, err error) {
+			if i := sequence - first; i < uint32(len(indexes)) {
+				results[indexes[i]] = err
+			}
+		})
 	}
 	if err != nil {
-		return fmt.Errorf("remove a connection: %w", err)
+		k.unread = true
+		for i := range results {
+			results[i] = errors.Join(results[i], err)
+		}
 	}
-	return nil
 }
 
-// expire sets the timeout of an entry to 0, and makes the kernel look it up.
+// answers calls refused for each request that the kernel has refused. It sends these answers before
+// the requests are sent.
+func (k *kernelTable) answers(refused func(sequence uint32, err error)) error {
+	buffer := make([]byte, 1<<16)
+	for {
+		var n int
+		var result error
+		err := k.raw.Control(func(fd uintptr) {
+			for {
+				n, _, result = unix.Recvfrom(int(fd), buffer, unix.MSG_DONTWAIT)
+				if !errors.Is(result, unix.EINTR) {
+					return
+				}
+			}
+		})
+		switch {
+		case err == nil && errors.Is(result, unix.EAGAIN):
+			return nil
+		case err != nil || result != nil:
+			return errors.Join(err, result)
+		}
+		for m := range batch.Messages(buffer[:n]) {
+			if m.Kind == unix.NLMSG_ERROR && len(m.Body) >= 4 {
+				refused(m.Sequence, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body))))
+			}
+		}
+	}
+}
+
+func (r request) kind() netlink.HeaderType {
+	if r.remove {
+		return msgDelete
+	}
+	return msgNew
+}
+
+// message returns the data of the request.
+func (r request) message() ([]byte, error) {
+	if r.remove {
+		return r.key.message()
+	}
+	return markMessage(r.key, r.mark, r.mask)
+}
+
+// expire removes an entry that the kernel refuses to delete: it sets its timeout to 0, and makes the
+// kernel look it up. Older kernels refuse to delete an offloaded entry (EBUSY), but drop it when it is
+// looked up after its timeout.
 func (k *kernelTable) expire(key key) error {
 	if err := k.execute(msgNew, 0, key.timeoutMessage); err != nil {
 		return fmt.Errorf("expire: %w", err)

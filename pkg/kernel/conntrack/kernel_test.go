@@ -35,11 +35,15 @@ func enterNamespace(t testing.TB) {
 // realTable returns the table of the test's namespace.
 func realTable(t testing.TB) *kernelTable {
 	t.Helper()
-	tbl, err := openKernel(t.Context())
+	var sockets sockets
+	tbl, err := sockets.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(tbl.close)
+	t.Cleanup(func() {
+		tbl.close()
+		sockets.close()
+	})
 	return tbl.(*kernelTable)
 }
 
@@ -73,7 +77,8 @@ func marks(t *testing.T, k *kernelTable) map[string]uint32 {
 func newReal(t testing.TB) *Blocker {
 	t.Helper()
 	b, _ := newFake(t)
-	b.open, b.nodeAddrs, b.cpuTime = openKernel, interfaceAddrs, threadTime
+	b.open, b.nodeAddrs, b.cpuTime = b.sockets.open, interfaceAddrs, threadTime
+	t.Cleanup(b.sockets.close)
 	return b
 }
 
@@ -136,7 +141,7 @@ func TestKernelSetMarkOfMissingConnection(t *testing.T) {
 	enterNamespace(t)
 	k := realTable(t)
 	e, _ := decodeEntry(direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:2").message(t))
-	if err := k.setMark(e.key, testMark, testMark); !errors.Is(err, unix.ENOENT) {
+	if err := changeOne(k, request{key: e.key, mark: testMark, mask: testMark}); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("got %v, want ENOENT", err)
 	}
 	if got := marks(t, k); len(got) != 0 {

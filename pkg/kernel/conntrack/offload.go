@@ -68,7 +68,7 @@ type replacement struct {
 // change returns the change that blocks or unblocks e. It stays valid after the message that e
 // was decoded from.
 func (e entry) change(block bool) change {
-	ch := change{key: e.key.clone(), block: block}
+	ch := change{key: e.key.clone(), block: block, live: e.live()}
 	if block && e.offloaded() {
 		ch.offloaded = &replacement{key: ch.key, replies: bytes.Clone(e.replies), status: e.status, mark: e.mark, pickedUp: e.pickedUp}
 	}
@@ -78,10 +78,10 @@ func (e entry) change(block bool) change {
 // blockOffloaded replaces the entry of an offloaded connection with a marked one.
 func blockOffloaded(t table, r replacement, mark uint32) error {
 	// Packets that leave the flowtable find the old entry until it is removed.
-	if err := t.setMark(r.key, mark, mark); err != nil {
+	if err := changeOne(t, request{key: r.key, mark: mark, mask: mark}); err != nil {
 		return err
 	}
-	if err := t.remove(r.key); err != nil {
+	if err := changeOne(t, request{key: r.key, remove: true}); err != nil {
 		return err
 	}
 	r.mark |= mark
@@ -92,7 +92,7 @@ func blockOffloaded(t table, r replacement, mark uint32) error {
 		}
 		// A packet from either end has created an entry first.
 		for _, tuple := range [][]byte{r.tuple, r.replies} {
-			err := t.remove(key{family: r.family, tuple: tuple, zone: r.zone})
+			err := changeOne(t, request{key: key{family: r.family, tuple: tuple, zone: r.zone}, remove: true})
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}

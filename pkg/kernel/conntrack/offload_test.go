@@ -185,13 +185,13 @@ type faster struct {
 	insert func()
 }
 
-func (f *faster) remove(k key) error {
-	err := f.kernelTable.remove(k)
-	if f.insert != nil {
+func (f *faster) change(requests []request) []error {
+	results := f.kernelTable.change(requests)
+	if requests[0].remove && f.insert != nil {
 		f.insert()
 		f.insert = nil
 	}
-	return err
+	return results
 }
 
 // A packet from either end of a connection behind a Service may open another one before the blocked

@@ -2,11 +2,13 @@ package conntrack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,21 +23,37 @@ type table interface {
 	// An error may be about one entry or end the iteration. The memory that an entry points to
 	// is valid until the next one.
 	entries(f filter) iter.Seq2[entry, error]
-	// setMark sets the bits of mask in a connection's mark to those of mark. It returns ENOENT
-	// if the connection has ended.
-	setMark(k key, mark, mask uint32) error
-	// remove deletes a connection's entry. It returns ENOENT if the connection has ended.
-	remove(k key) error
+	// change changes existing entries in this order, and returns the result of each request. It is
+	// ENOENT if the connection has ended.
+	change([]request) []error
 	// create adds an entry. It returns EEXIST if the kernel already tracks a connection with
 	// one of its tuples.
 	create(r replacement) error
 	close()
 }
 
+// request is a change to an entry.
+type request struct {
+	key        key
+	remove     bool   // the entry
+	mark, mask uint32 // otherwise the bits of mask become those of mark
+}
+
+func (r request) String() string {
+	if r.remove {
+		return "remove a connection"
+	}
+	return fmt.Sprintf("mark a connection with %#x/%#x", r.mark, r.mask)
+}
+
+// changeOne makes one change.
+func changeOne(t table, r request) error { return t.change([]request{r})[0] }
+
 // change is an entry whose bit is wrong, or has no effect because the connection is offloaded.
 type change struct {
 	key   key
 	block bool
+	live  bool // packets are likely to follow
 	// offloaded replaces the entry of an offloaded connection. It is nil for other connections.
 	offloaded *replacement
 }
@@ -171,31 +189,56 @@ func (b *Blocker) writeSeparately(ctx context.Context, changes []change, faults 
 	return b.write(t, changes, faults)
 }
 
-// write makes the changes and returns how many succeeded.
+// write makes the changes and returns how many succeeded. Live connections come first: most entries of
+// a large table are of finished ones, which continue only if both ends want them to.
 func (b *Blocker) write(t table, changes []change, faults *faults) (done int) {
-	for _, ch := range changes {
-		err := b.makeChange(t, ch)
-		switch {
-		case errors.Is(err, unix.ENOENT): // it ended meanwhile
-		case err != nil:
-			faults.add(err)
-		default:
-			b.metrics.countChange(ch)
-			done++
-		}
+	slices.SortStableFunc(changes, func(x, y change) int { return cmp.Compare(y.urgency(), x.urgency()) })
+	replaced := 0
+	for replaced < len(changes) && changes[replaced].offloaded != nil {
+		done += b.noteResult(changes[replaced], blockOffloaded(t, *changes[replaced].offloaded, b.mark), faults)
+		replaced++
+	}
+	rest := changes[replaced:]
+	requests := make([]request, len(rest))
+	for i, ch := range rest {
+		requests[i] = ch.request(b.mark)
+	}
+	for i, err := range t.change(requests) {
+		done += b.noteResult(rest[i], err, faults)
 	}
 	return done
 }
 
-// makeChange makes one change.
-func (b *Blocker) makeChange(t table, ch change) error {
+// noteResult counts a change, and returns 1 if it was made.
+func (b *Blocker) noteResult(ch change, err error, faults *faults) int {
 	switch {
-	case !ch.block:
-		return t.setMark(ch.key, 0, b.mark)
-	case ch.offloaded != nil:
-		return blockOffloaded(t, *ch.offloaded, b.mark)
+	case errors.Is(err, unix.ENOENT): // it ended meanwhile
+		return 0
+	case err != nil:
+		faults.add(err)
+		return 0
 	}
-	return t.setMark(ch.key, b.mark, b.mark)
+	b.metrics.countChange(ch)
+	return 1
+}
+
+func (ch change) urgency() int {
+	switch {
+	case ch.offloaded != nil:
+		return 2
+	case ch.live:
+		return 1
+	}
+	return 0
+}
+
+// request returns the request that makes a change of a connection that is not offloaded.
+func (ch change) request(mark uint32) request {
+	r := request{key: ch.key, mask: mark}
+	if ch.block {
+		r.mark = mark
+	}
+	return r
 }
 
 // evaluate evaluates e, and records its classes. A connection that the kernel picked up is

@@ -3,7 +3,6 @@ package conntrack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"net/netip"
 	"time"
@@ -24,9 +23,13 @@ type Remover struct {
 	count func() (int, error)
 }
 
-// NewRemover returns a Remover that has not touched the kernel yet.
-func NewRemover(reg prometheus.Registerer) *Remover {
-	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(unfiltered), open: openKernel, count: countEntries}
+// NewRemover returns a Remover with the two sockets of a removal.
+func NewRemover(reg prometheus.Registerer) (*Remover, error) {
+	var sockets sockets
+	if err := sockets.prepare(2); err != nil {
+		return nil, err
+	}
+	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(unfiltered), open: sockets.open, count: countEntries}, nil
 }
 
 // Remove removes the entries of all connections that have an end at one of addrs. It returns nil
@@ -118,6 +121,7 @@ func (r *removal) concerns(e entry) bool {
 
 func (r *removal) walk(entries iter.Seq2[entry, error], writer table) error {
 	var faults faults
+	var found []request
 	for e, err := range entries {
 		if err != nil {
 			faults.add(err)
@@ -125,20 +129,30 @@ func (r *removal) walk(entries iter.Seq2[entry, error], writer table) error {
 		}
 		r.read++
 		r.metrics.read.Inc()
-		if r.concerns(e) {
-			r.delete(writer, e, &faults)
+		if !r.concerns(e) {
+			continue
 		}
+		found = append(found, request{key: e.key.clone(), remove: true})
+		if len(found) == maxRequests {
+			r.delete(writer, found, &faults)
+			found = found[:0]
+		}
+	}
+	if len(found) > 0 {
+		r.delete(writer, found, &faults)
 	}
 	return faults.err()
 }
 
-func (r *removal) delete(writer table, e entry, faults *faults) {
-	switch err := writer.remove(e.key); {
-	case errors.Is(err, unix.ENOENT): // it ended meanwhile
-	case err != nil:
-		faults.add(fmt.Errorf("between %s and %s: %w", e.original.addr, e.reply.addr, err))
-	default:
-		r.removed++
-		r.metrics.removed.Inc()
+func (r *removal) delete(writer table, found []request, faults *faults) {
+	for _, err := range writer.change(found) {
+		switch {
+		case errors.Is(err, unix.ENOENT): // it ended meanwhile
+		case err != nil:
+			faults.add(err)
+		default:
+			r.removed++
+			r.metrics.removed.Inc()
+		}
 	}
 }

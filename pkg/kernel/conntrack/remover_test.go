@@ -19,13 +19,22 @@ import (
 
 // newFakeRemover returns a Remover with an empty table.
 func newFakeRemover() (*Remover, *fakeTable) {
-	r, f := NewRemover(prometheus.NewRegistry()), &fakeTable{crowd: fewEntries, filtering: map[uint8]filtering{}}
+	r, f := &Remover{metrics: newRemoverMetrics(prometheus.NewRegistry()), unfiltered: make(unfiltered)}, &fakeTable{crowd: fewEntries, filtering: map[uint8]filtering{}}
 	r.count = f.count
 	r.open = func(context.Context) (table, error) {
 		f.edit(func() { f.opened++ })
 		return f, nil
 	}
 	return r, f
+}
+
+func newRealRemover(t *testing.T) *Remover {
+	t.Helper()
+	r, err := NewRemover(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 func addrs(texts ...string) []netip.Addr {
@@ -129,7 +138,7 @@ func TestRemoveReportsErrors(t *testing.T) {
 
 func TestRemoverMetricsLint(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	NewRemover(reg)
+	newRemoverMetrics(reg)
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
@@ -149,7 +158,7 @@ func TestKernelRemovesConnectionsOfAddresses(t *testing.T) {
 				want = append(want, tt.first)
 			}
 		}
-		r := NewRemover(prometheus.NewRegistry())
+		r := newRealRemover(t)
 		if err := r.Remove(testContext(t), gone); err != nil {
 			t.Fatal(err)
 		}
@@ -181,19 +190,19 @@ func TestKernelKeepsLaterEntryOfATuple(t *testing.T) {
 		}
 		old = e.key.clone()
 	}
-	if err := k.remove(old); err != nil {
+	if err := changeOne(k, request{key: old, remove: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.remove(old); !errors.Is(err, unix.ENOENT) {
+	if err := changeOne(k, request{key: old, remove: true}); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("second removal: %v, want ENOENT", err)
 	}
-	if err := k.remove(key{family: unix.AF_INET}); err == nil {
+	if err := changeOne(k, request{key: key{family: unix.AF_INET}, remove: true}); err == nil {
 		t.Error("a key without a tuple is accepted: the kernel would remove all entries")
 	}
 	other := old.clone()
 	other.id = []byte{1, 2, 3, 4}
 	insert(t, k, conn)
-	if err := k.remove(other); !errors.Is(err, unix.ENOENT) || len(marks(t, k)) != 1 {
+	if err := changeOne(k, request{key: other, remove: true}); !errors.Is(err, unix.ENOENT) || len(marks(t, k)) != 1 {
 		t.Errorf("another entry with the same tuple: %v, want ENOENT; entries %v", err, marks(t, k))
 	}
 }
@@ -214,7 +223,7 @@ func TestKernelListsOnlyConnectionsOfTheAddress(t *testing.T) {
 	for i := range own {
 		insert(t, k, direct(packet.UDP, fmt.Sprintf("192.0.2.1:%d", 1+i), "10.0.0.7:80"))
 	}
-	r := NewRemover(prometheus.NewRegistry())
+	r := newRealRemover(t)
 	r.count = many
 	if ok, err := r.filters(testContext(t), netip.MustParseAddr("10.0.0.7")); err != nil || !ok {
 		if os.Getenv("NETNS_REQUIRED") != "" {

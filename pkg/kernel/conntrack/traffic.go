@@ -32,7 +32,9 @@ func Traffic(ctx context.Context, yield func(first packet.Packet, toHost bool, b
 	if err != nil {
 		return false, fmt.Errorf("list the node's addresses: %w", err)
 	}
-	t, err := openKernel(ctx)
+	var sockets sockets
+	defer sockets.close()
+	t, err := sockets.open(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -12,7 +12,9 @@ import (
 // is left in accepted or blocked connections. It preserves all other bits. Call it when nothing
 // sets these bits any more.
 func Unmark(ctx context.Context, mask uint32) error {
-	t, err := openKernel(ctx)
+	var sockets sockets
+	defer sockets.close()
+	t, err := sockets.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -23,16 +25,16 @@ func Unmark(ctx context.Context, mask uint32) error {
 // unmark lists all connections before it changes any, because the kernel may move entries.
 func unmark(t table, mask uint32) error {
 	var faults faults
-	var marked []key
+	var marked []request
 	for e, err := range t.entries(filter{}) {
 		if err != nil {
 			faults.add(err)
 		} else if e.mark&mask != 0 {
-			marked = append(marked, e.key.clone())
+			marked = append(marked, request{key: e.key.clone(), mask: mask})
 		}
 	}
-	for _, k := range marked {
-		if err := t.setMark(k, 0, mask); err != nil && !errors.Is(err, unix.ENOENT) {
+	for _, err := range t.change(marked) {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			faults.add(err)
 		}
 	}
