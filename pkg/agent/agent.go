@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
@@ -39,9 +40,10 @@ type agent struct {
 	logger  klog.Logger
 
 	// What reads the cluster and the node.
-	cache *clusterwatch.Cache
-	cni   *cniresults.Cache // nil if addresses of pods are those of their status
-	node  *nodecheck.Checker
+	cache     *clusterwatch.Cache
+	manifests *manifests.Source // nil with an API server
+	cni       *cniresults.Cache // nil if addresses of pods are those of their status
+	node      *nodecheck.Checker
 	// newPods are reported to other nodes, whose own are asked for by asker, nil if they are not asked.
 	newPods *newpods.Board
 	asker   *newpods.Asker
@@ -152,6 +154,7 @@ func (a *agent) cluster() stages {
 	return stages{
 		{name: "addresses of new pods", off: a.cni == nil, begin: a.cni.Read, loops: []loop{a.cni.Run}, ready: a.sandboxesKnown},
 		{name: "new pods of other nodes", off: a.asker == nil, loops: []loop{func(ctx context.Context) error { return a.asker.Run(ctx) }}},
+		{name: "manifests", off: a.manifests == nil, ready: a.manifests.Complete},
 		{name: "cluster", loops: []loop{a.cache.Run}, ready: a.clusterKnown},
 	}
 }

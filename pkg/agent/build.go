@@ -179,8 +179,12 @@ func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err e
 		Registerer: a.reg,
 	})
 	s.exportClosed(a.reg)
-	s.booted = !s.reuse.Any() && !a.place.Beside && !a.cfg.FailOpen.NoAgent && !a.cfg.Audit
-	if s.booted {
+	s.closable = !a.place.Beside && !a.cfg.FailOpen.NoAgent && !a.cfg.Audit
+	for _, owner := range recorded {
+		s.recorded = append(s.recorded, owner.Addr)
+	}
+	s.closed = s.closable && !s.reuse.Any()
+	if s.closed {
 		a.logger.Info("The node has no rules of an earlier agent: new connections of its pods wait for the first snapshot")
 	}
 	return nil
@@ -235,7 +239,7 @@ func (a *agent) newCluster() error {
 	if a.place.Beside {
 		cfg.SavedAfter = savedPatience // meanwhile the other agent enforces the current state
 	}
-	source, err := newSource(a.cfg, a.reg)
+	source, err := a.newSource()
 	if err != nil {
 		return err
 	}
@@ -254,11 +258,12 @@ func (a *agent) newCluster() error {
 }
 
 // newSource returns the source that the cluster is read from.
-func newSource(cfg Config, reg prometheus.Registerer) (clusterwatch.Source, error) {
-	if cfg.API != nil {
-		return cfg.API, nil
+func (a *agent) newSource() (_ clusterwatch.Source, err error) {
+	if a.cfg.API != nil {
+		return a.cfg.API, nil
 	}
-	return manifests.New(cfg.Manifests, reg)
+	a.manifests, err = manifests.New(a.cfg.Manifests, a.closeIncomplete, a.reg)
+	return a.manifests, err
 }
 
 // savedFor is the greatest age of a saved state: longer than people take to repair an API

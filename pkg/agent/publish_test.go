@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2/ktesting"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -140,7 +141,7 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 // TestANodeIsClosedForWhatIsKnown: without sandboxes nothing is closed, and the saved state does
 // not wait for an empty table.
 func TestANodeIsClosedForWhatIsKnown(t *testing.T) {
-	s := &steering{steerer: newIdleSteerer(t, prometheus.NewRegistry()), boot: boot{booted: true}}
+	s := &steering{steerer: newIdleSteerer(t, prometheus.NewRegistry()), boot: boot{closed: true}}
 
 	s.closeSandboxes(nil)
 	s.closeRanges(nil)
@@ -153,6 +154,42 @@ func TestANodeIsClosedForWhatIsKnown(t *testing.T) {
 
 	if got, want := setsOf(s), "Ingress [10.244.1.2]\nEgress [10.244.1.2]"; got != want {
 		t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestIncompleteManifestsCloseTheNode: for the pods and ranges of this node in valid files, and for those
+// that an earlier agent knew, unless that agent runs or the agent fails open.
+func TestIncompleteManifestsCloseTheNode(t *testing.T) {
+	pod := func(node string, hostNetwork bool, addrs ...string) *corev1.Pod {
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node, HostNetwork: hostNetwork}}
+		for _, a := range addrs {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
+		}
+		return p
+	}
+	node := func(name, podCIDR string) *corev1.Node {
+		n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: []string{podCIDR}}}
+		n.Name = name
+		return n
+	}
+	recorded := []netip.Addr{netip.MustParseAddr("10.244.1.9")}
+	for _, tt := range []struct {
+		name string
+		boot boot
+		want string
+	}{
+		{"a boot", boot{closable: true, closed: true}, "Ingress [10.244.1.2 fd00::2]\nEgress [10.244.1.2 fd00::2]\nIngressRanges [10.244.1.0/24]\nEgressRanges [10.244.1.0/24]"},
+		{"a restart", boot{closable: true, recorded: recorded}, "Ingress [10.244.1.9 10.244.1.2 fd00::2]\nEgress [10.244.1.9 10.244.1.2 fd00::2]\nIngressRanges [10.244.1.0/24]\nEgressRanges [10.244.1.0/24]"},
+		{"beside another agent", boot{recorded: recorded}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := &agent{cfg: Config{NodeName: "n"}, steering: &steering{steerer: newIdleSteerer(t, prometheus.NewRegistry()), boot: tt.boot}}
+			a.closeIncomplete([]*corev1.Pod{pod("n", false, "10.244.1.2", "fd00::2"), pod("n", true, "192.0.2.1"), pod("other", false, "10.244.2.2")},
+				[]*corev1.Node{node("other", "10.244.2.0/24"), node("n", "10.244.1.0/24")})
+			if got := setsOf(a.steering); got != tt.want {
+				t.Errorf("the sets hold\n%s\nwant\n%s", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -36,7 +37,7 @@ func TestSnapshotsFollowTheManifests(t *testing.T) {
 		"apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: x\nstatus:\n  podIPs: [{ip: 10.0.0.1}, {ip: fd00::1}]\n"
 	const deny = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: deny\n  namespace: x\nspec: {}\n"
 	write("cluster.yaml", cluster)
-	source, err := manifests.New(dir, prometheus.NewRegistry())
+	source, err := manifests.New(dir, func([]*corev1.Pod, []*corev1.Node) {}, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestSnapshotsFollowTheManifestsOfEveryKind(t *testing.T) {
 		{allKinds, "anp/p banp/default cnp/q node/n node/other=192.168.0.2"},
 	} {
 		t.Run(fmt.Sprint("with ", tc.kinds), func(t *testing.T) {
-			source, err := manifests.New(dir, prometheus.NewRegistry())
+			source, err := manifests.New(dir, func([]*corev1.Pod, []*corev1.Node) {}, prometheus.NewRegistry())
 			if err != nil {
 				t.Fatal(err)
 			}

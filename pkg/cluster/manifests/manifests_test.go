@@ -13,22 +13,27 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 )
 
 // folder is a directory of manifests and the Source that reads it.
 type folder struct {
 	*Source
-	t *testing.T
+	t          *testing.T
+	incomplete []*corev1.Pod // of the last read that was
 }
 
 func newFolder(t *testing.T) *folder {
 	t.Helper()
-	s, err := New(t.TempDir(), prometheus.NewRegistry())
+	f := &folder{t: t}
+	s, err := New(t.TempDir(), func(pods []*corev1.Pod, _ []*corev1.Node) { f.incomplete = pods }, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &folder{s, t}
+	f.Source = s
+	return f
 }
 
 func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
@@ -143,8 +148,9 @@ func TestWhatAFileLastSaidStaysInForceWhileItIsWrong(t *testing.T) {
 
 func TestAFileThatWasNeverRightSaysNothing(t *testing.T) {
 	f := newFolder(t)
-	f.write("a.yaml", "kind: Pod\n")
 	f.write("b.yaml", podV("b", "1"))
+	f.expect("Pod default/b=1")
+	f.write("a.yaml", "kind: Pod\n")
 	f.expect("Pod default/b=1", "a.yaml:1")
 	f.remove("a.yaml")
 	f.expect("Pod default/b=1")
@@ -235,15 +241,159 @@ func TestAFolderThatIsNotWatchedIsReadAndReported(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatIsNoDirectory(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
+// TestTheFirstReadMustBeWhole: until all files have been valid at once, nothing is served, and the error
+// names files and lines.
+func TestTheFirstReadMustBeWhole(t *testing.T) {
+	pod, typo := podV("a", "1"), podV("b", "1")+"spc: {}\n"
+	for _, tc := range []struct {
+		name string
+		make func(f *folder)
+		want []string // in the error
+	}{
+		{"a misspelt field", func(f *folder) { f.write("b.yaml", typo) }, []string{"b.yaml:7: ", `unknown field "spc"`}},
+		{"a misspelt field in a folder", func(f *folder) { f.write("sub/b.json", `{"apiVersion":"v1","kind":"Pod","spc":1}`) }, []string{"sub/b.json:1: "}},
+		{"a misspelt kind", func(f *folder) {
+			f.write("b.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolcy\nmetadata: {name: p}\n")
+		}, []string{`b.yaml:2: kind "NetworkPolcy" of networking.k8s.io/v1: is NetworkPolicy meant?`}},
+		{"a newer version", func(f *folder) {
+			f.write("b.yaml", "apiVersion: networking.k8s.io/v2\nkind: NetworkPolicy\nmetadata: {name: p}\n")
+		}, []string{"b.yaml:1: NetworkPolicy of version networking.k8s.io/v2 is not read"}},
+		{"half a file", func(f *folder) { f.write("b.yaml", pod+"---\napiVersion: v1\nki") }, []string{"b.yaml:"}},
+		{"an empty file", func(f *folder) { f.write("b.yaml", "") }, []string{"b.yaml: file is empty"}},
+		{"two invalid files", func(f *folder) { f.write("b.yaml", typo); f.write("c.yaml", "}") }, []string{"b.yaml:7: ", "c.yaml:1: "}},
+		{"more than an error has room for", func(f *folder) {
+			for i := range maxNamed + 2 {
+				f.write(fmt.Sprintf("b%02d.yaml", i), "}")
+			}
+		}, []string{"b00.yaml:1: ", "b09.yaml:1: ", "\n2 more files"}},
+		{"an object in two files", func(f *folder) { f.write("b.yaml", pod) }, []string{"b.yaml:1: Pod default/a is already in a.yaml"}},
+		{"a device", func(f *folder) { f.link("/dev/null", "b.yaml") }, []string{"b.yaml: ", "not a regular file"}},
+		{"a file that is too large", func(f *folder) {
+			f.write("b.yaml", "")
+			if err := os.Truncate(f.path("b.yaml"), maxFileSize+1); err != nil {
+				f.t.Fatal(err)
+			}
+		}, []string{"b.yaml: larger than"}},
+		{"a link to a file that is gone", func(f *folder) { f.link("..data/b.yaml", "b.yaml") }, []string{"b.yaml: ", "no such file"}},
+		{"a link to a folder that is gone", func(f *folder) { f.link("/mnt/policies-of-no-one", "policies") }, []string{"policies: ", "no such file"}},
+		{"no file at all", func(f *folder) { f.remove("a.yaml") }, []string{"no manifests"}},
+		{"no folder", func(f *folder) { f.remove("") }, []string{"no such file"}},
+		{"a file in place of the folder", func(f *folder) {
+			f.remove("")
+			if err := os.WriteFile(f.dir, nil, 0o600); err != nil {
+				f.t.Fatal(err)
+			}
+		}, []string{"not a directory"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFolder(t)
+			_, ctx := ktesting.NewTestContext(t)
+			if err := f.Complete(); err == nil || !strings.Contains(err.Error(), f.dir) {
+				t.Errorf("before it is read: %v", err)
+			}
+			f.write("a.yaml", pod)
+			tc.make(f)
+			f.read(ctx, func(string) error { return nil })
+			err := f.Complete()
+			for _, want := range append(tc.want, f.dir) {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %q in it", err, want)
+				}
+			}
+			if got := f.served(); got != "" || f.isReady() {
+				t.Errorf("serves %q", got)
+			}
+			if _, err := os.Stat(f.path("a.yaml")); err == nil && (len(f.incomplete) != 1 || f.incomplete[0].Name != "a") {
+				t.Errorf("the valid pod is not reported: %v", f.incomplete)
+			}
+			f.remove("")
+			f.write("a.yaml", pod)
+			f.expect("Pod default/a=1")
+			if err := f.Complete(); err != nil || !f.isReady() {
+				t.Errorf("with valid files: %v", err)
+			}
+			f.write("c.yaml", "}") // later, others stay in force
+			f.expect("Pod default/a=1", "c.yaml:1")
+			if err := f.Complete(); err != nil {
+				t.Errorf("an invalid file that is new: %v", err)
+			}
+		})
 	}
-	for _, dir := range []string{file, file + "-not-there"} {
-		if _, err := New(dir, prometheus.NewRegistry()); err == nil || !strings.Contains(err.Error(), `"`+dir+`"`) {
-			t.Errorf("New(%q): %v, want an error that names it", dir, err)
+}
+
+// TestTheLogSaysWhatHolds: that something stays in force is logged only where there is something.
+func TestTheLogSaysWhatHolds(t *testing.T) {
+	f := newFolder(t)
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	ctx := klog.NewContext(t.Context(), logger)
+	watch := func(string) error { return nil }
+	seen := 0
+	const stays, nothing, closed = "its last valid content stays in force", "nothing in it is in force", "no policy is enforced, and new connections of pods wait"
+	for _, step := range []struct {
+		name string
+		make func()
+		want string
+	}{
+		{"invalid at the start", func() { f.write("a.yaml", podV("a", "1")); f.write("b.yaml", "[") }, closed},
+		{"otherwise invalid", func() { f.write("b.yaml", "\n[") }, closed},
+		{"valid", func() { f.write("b.yaml", podV("b", "1")) }, "valid again"},
+		{"invalid later", func() { f.write("b.yaml", "]") }, stays},
+		{"and unreadable", func() { f.remove("b.yaml"); f.link("/dev/null", "b.yaml") }, stays},
+		{"removed", func() { f.remove("b.yaml") }, "or removed"},
+		{"new and invalid", func() { f.write("c.yaml", "}") }, nothing},
+		{"new and unreadable", func() { f.remove("c.yaml"); f.link("/dev/null", "c.yaml") }, nothing},
+		{"valid at last", func() { f.remove("c.yaml"); f.write("c.yaml", podV("c", "1")) }, "valid again"},
+		{"an object of another file", func() { f.write("c.yaml", podV("a", "2")) }, "the object that an earlier file has is not taken"},
+		{"not that any more", func() { f.remove("c.yaml") }, "or removed"},
+		{"a folder that is not watched", func() { watch = func(string) error { return fs.ErrPermission } }, "a minute late"},
+		{"no folder", func() { f.remove(""); watch = func(string) error { return nil } }, stays},
+	} {
+		step.make()
+		for range 2 { // the second logs nothing more
+			f.read(ctx, watch)
 		}
+		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if now := text[seen:]; strings.Count(now, "\n") != 1 || !strings.Contains(now, step.want) {
+			t.Errorf("%s: logs %q, want a line with %q", step.name, now, step.want)
+		}
+		seen = len(text)
+	}
+}
+
+// TestASwapDuringAReadLosesNothing: the link to all files changes after the first folder was found, and an
+// object moves into that folder from one that is read later.
+func TestASwapDuringAReadLosesNothing(t *testing.T) {
+	f := newFolder(t)
+	f.write("..1/p/a.yaml", podV("a", "1"))
+	f.write("..1/q/b.yaml", podV("b", "1")+"---\n"+podV("x", "1"))
+	f.write("..2/p/a.yaml", podV("a", "2")+"---\n"+podV("x", "2"))
+	f.write("..2/q/b.yaml", podV("b", "2"))
+	f.link("..1", "..data")
+	f.link("..data/p", "p")
+	f.link("..data/q", "q")
+	swaps := 0
+	swap := func(folder string) error {
+		if swaps == 0 && strings.HasSuffix(folder, "..1/p") {
+			swaps++
+			f.link("..2", "..data")
+		}
+		return nil
+	}
+	f.read(t.Context(), swap)
+	if got, want := f.served(), "Pod default/a=2, Pod default/b=2, Pod default/x=2"; got != want || swaps != 1 {
+		t.Errorf("after %d swaps serves %q, want %q", swaps, got, want)
+	}
+
+	always := func(folder string) error {
+		if strings.HasSuffix(folder, "/q") {
+			swaps++
+			f.write("..2/q/b.yaml", podV("b", fmt.Sprint(swaps)))
+		}
+		return nil
+	}
+	f.read(t.Context(), always)
+	if got, want := f.served(), "Pod default/a=2, Pod default/b=2, Pod default/x=2"; got != want || len(f.faults) != 1 {
+		t.Errorf("while files change all the time serves %q, want %q; %v", got, want, f.faults)
 	}
 }
 

@@ -39,11 +39,7 @@ func Read(paths []string, stdin io.Reader) (Objects, error) {
 	}
 	objects, faults := gather(files)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
-		if f := faults[name]; f.Line > 0 {
-			errs = append(errs, fmt.Errorf("%s:%d: %w", name, f.Line, f.Err))
-		} else {
-			errs = append(errs, fmt.Errorf("%s: %w", name, f.Err))
-		}
+		errs = append(errs, at(name, faults[name]))
 	}
 	return objects, errors.Join(errs...)
 }
@@ -70,7 +66,7 @@ func collect(files map[string][]byte, path string, stdin io.Reader) error {
 		files[path] = data
 		return nil
 	}
-	t := readTree(path, func(string) error { return nil })
+	t := walk(path, func(string) error { return nil })
 	for name, data := range t.files {
 		files[filepath.Join(path, name)] = data
 	}

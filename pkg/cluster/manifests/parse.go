@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
@@ -26,6 +28,16 @@ func kindOf(group, name string) (kind *compile.Kind, found bool) {
 		return nil, false
 	}
 	return kinds[i], true
+}
+
+// similar returns the kind of a group that a name may be a misspelling of, "" if there is none.
+func similar(group, name string) string {
+	for _, k := range kinds {
+		if k.Resource.Group == group && spelling.Distance(strings.ToLower(k.Name), strings.ToLower(name)) <= len(k.Name)/4 {
+			return k.Name
+		}
+	}
+	return ""
 }
 
 // manifest is an object and its position in its file.
@@ -78,10 +90,17 @@ func (c *content) add(d *manifestyaml.Document, seen map[string]manifest) error 
 		return fault{Line: d.LineOf("apiVersion"), Err: err}
 	}
 	if head.APIVersion == "v1" && head.Kind == "List" {
-		return c.addItems(d, seen)
+		return c.addItems(d, manifestyaml.Header{}, seen)
+	}
+	if item, isList := strings.CutSuffix(head.Kind, "List"); isList {
+		if _, ours := kindOf(version.Group, item); ours {
+			return c.addItems(d, manifestyaml.Header{APIVersion: head.APIVersion, Kind: item}, seen)
+		}
 	}
 	k, ours := kindOf(version.Group, head.Kind)
 	switch {
+	case !ours && similar(version.Group, head.Kind) != "":
+		return fault{Line: d.LineOf("kind"), Err: fmt.Errorf("kind %q of %s: is %s meant?", head.Kind, head.APIVersion, similar(version.Group, head.Kind))}
 	case !ours:
 		c.ignored = append(c.ignored, head.APIVersion+" "+head.Kind)
 		return nil
@@ -91,9 +110,9 @@ func (c *content) add(d *manifestyaml.Document, seen map[string]manifest) error 
 	return c.addObject(k, version.Version, d, seen)
 }
 
-// addItems reads the items of a List.
-func (c *content) addItems(d *manifestyaml.Document, seen map[string]manifest) error {
-	items, err := d.Items(manifestyaml.Header{})
+// addItems reads the items of a List, with this header if they have none.
+func (c *content) addItems(d *manifestyaml.Document, header manifestyaml.Header, seen map[string]manifest) error {
+	items, err := d.Items(header)
 	if err != nil {
 		return err
 	}

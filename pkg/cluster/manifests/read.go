@@ -3,10 +3,13 @@ package manifests
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
@@ -16,7 +19,9 @@ import (
 // file is the last state of a file.
 type file struct {
 	sum       [sha256.Size]byte // of the last read
-	err       error             // of the last read
+	err       error             // of the last content
+	unread    bool              // it could not be read since
+	valid     bool              // it has been valid
 	manifests []manifest        // its last valid content
 }
 
@@ -30,16 +35,25 @@ func (s *Source) read(ctx context.Context, watch func(folder string) error) {
 			faults[name] = manifestyaml.AsFault(f.err)
 		}
 	}
-	for _, errs := range []map[string]error{t.unwatched, t.unread} {
-		for name, err := range errs {
-			faults[name] = manifestyaml.AsFault(err)
-		}
+	for name, err := range t.unread {
+		faults[name] = manifestyaml.AsFault(err)
+	}
+	if len(s.files) == 0 && len(faults) == 0 && !s.isReady() {
+		faults["."] = fault{Err: errors.New("no manifests: the folder may not be mounted")}
 	}
 	merged := s.merge(faults)
-	s.report(ctx, faults)
-	if _, unread := t.unread["."]; unread && !s.isReady() {
-		return // there is no earlier content to keep
+	complete := s.isReady() || len(faults) == 0
+	if complete {
+		s.serve(merged)
 	}
+	s.note(ctx, faults, t.unwatched)
+	if !complete {
+		s.incomplete(sorted[*corev1.Pod](merged[compile.KindPod]), sorted[*corev1.Node](merged[compile.KindNode]))
+	}
+}
+
+// serve replaces the content of the tables. The first content makes the Source ready.
+func (s *Source) serve(merged map[*compile.Kind]map[string]object) {
 	for _, k := range kinds {
 		s.tables[k].replace(merged[k])
 	}
@@ -60,9 +74,10 @@ func (s *Source) isReady() bool {
 // remember records what has been read: the objects of valid files, and only the fault of
 // invalid ones. It forgets removed files, but keeps files that may exist and cannot be read.
 func (s *Source) remember(ctx context.Context, t tree) {
-	for name := range s.files {
+	for name, f := range s.files {
 		_, read := t.files[name]
-		if !read && !unreadable(name, t.unread) {
+		f.unread = !read
+		if f.unread && !unreadable(name, t.unread) {
 			delete(s.files, name)
 		}
 	}
@@ -82,7 +97,7 @@ func (s *Source) remember(ctx context.Context, t tree) {
 		if err != nil {
 			continue
 		}
-		f.manifests = c.manifests
+		f.valid, f.manifests = true, c.manifests
 		if len(c.ignored) > 0 {
 			klog.FromContext(ctx).V(2).Info("Manifests of other kinds ignored", "file", name, "kinds", slices.Compact(slices.Sorted(slices.Values(c.ignored))))
 		}
@@ -127,21 +142,92 @@ func (s *Source) merge(faults map[string]fault) map[*compile.Kind]map[string]obj
 	return merged
 }
 
-// report logs new faults and faults that have ended.
-func (s *Source) report(ctx context.Context, faults map[string]fault) {
+// note publishes the faults of a read, with those of folders that are not watched, which delay only
+// later changes.
+func (s *Source) note(ctx context.Context, faults map[string]fault, unwatched map[string]error) {
+	var lack error
+	if !s.isReady() {
+		lack = fmt.Errorf("manifests in %s: %w", s.dir, joined(faults))
+	}
+	s.mu.Lock()
+	s.lack = lack
+	s.mu.Unlock()
+	invalid := maps.Clone(faults)
+	for name, err := range unwatched {
+		if _, worse := faults[name]; !worse {
+			faults[name] = manifestyaml.AsFault(err)
+		}
+	}
+	s.report(ctx, faults, invalid)
+}
+
+// report logs new faults and faults that have ended. Those that are not invalid concern later changes.
+func (s *Source) report(ctx context.Context, faults, invalid map[string]fault) {
 	logger := klog.FromContext(ctx)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		f := faults[name]
 		if before, known := s.faults[name]; known && before.Error() == f.Error() {
 			continue
 		}
-		logger.Error(f.Err, "Invalid manifest; its last valid content stays in force", "file", name, "line", f.Line)
+		if _, is := invalid[name]; is {
+			logger.Error(f.Err, "Invalid manifest; "+s.consequence(name), "file", name, "line", f.Line)
+		} else {
+			logger.Error(f.Err, "Changes in a folder of manifests are seen a minute late", "folder", name)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.faults)) {
 		if _, still := faults[name]; !still {
-			logger.Info("Manifest valid again", "file", name)
+			logger.Info("Manifest valid again, or removed", "file", name)
 		}
 	}
 	s.faults = faults
 	s.metrics.errors.Set(float64(len(faults)))
+}
+
+// consequence says what holds while the file or folder of this name is invalid.
+func (s *Source) consequence(name string) string {
+	f := s.files[name]
+	switch {
+	case !s.isReady():
+		return "no policy is enforced, and new connections of pods wait, until all files have been valid at once"
+	case f != nil && f.valid && f.err == nil && !f.unread:
+		return "the object that an earlier file has is not taken from this one"
+	case s.holds(name):
+		return "its last valid content stays in force"
+	}
+	return "nothing in it is in force"
+}
+
+// holds reports whether a file of this name, or one below a folder of this name, has been valid.
+func (s *Source) holds(name string) bool {
+	for at, f := range s.files {
+		if f.valid && (name == "." || at == name || strings.HasPrefix(at, name+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxNamed is how many invalid files an error names.
+const maxNamed = 10
+
+// joined returns the faults as one error that names files and lines.
+func joined(faults map[string]fault) error {
+	var errs []error
+	for i, name := range slices.Sorted(maps.Keys(faults)) {
+		if i == maxNamed {
+			errs = append(errs, fmt.Errorf("%d more files", len(faults)-maxNamed))
+			break
+		}
+		errs = append(errs, at(name, faults[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// at returns a fault as an error with the name of the file.
+func at(name string, f fault) error {
+	if f.Line > 0 {
+		return fmt.Errorf("%s:%d: %w", name, f.Line, f.Err)
+	}
+	return fmt.Errorf("%s: %w", name, f.Err)
 }

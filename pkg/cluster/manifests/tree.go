@@ -1,10 +1,12 @@
 package manifests
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,6 +17,8 @@ import (
 // maxFileSize is far above the size of manifests (an API server accepts 1.5 MiB per object).
 // It keeps a wrong link from filling the memory.
 const maxFileSize = 64 << 20
+
+var errTooLarge = fmt.Errorf("larger than %d bytes", maxFileSize)
 
 // tree holds the files below a directory, by slash path relative to it.
 type tree struct {
@@ -30,7 +34,31 @@ type walker struct {
 	watch func(folder string) error
 }
 
+// reads is how often a directory is read until two reads in a row are equal.
+const reads = 5
+
+// readTree reads a directory until two reads in a row are equal. While files are replaced, or the link
+// that they are behind, one read may have some files of before the change and others of after it, and
+// miss an object that moves from one file to another.
 func readTree(dir string, watch func(folder string) error) tree {
+	before := walk(dir, watch)
+	for range reads - 1 {
+		now := walk(dir, watch)
+		if now.equal(before) {
+			return now
+		}
+		before = now
+	}
+	return tree{unread: map[string]error{".": errors.New("files change while they are read")}, unwatched: before.unwatched}
+}
+
+func (t tree) equal(o tree) bool {
+	text := func(a, b error) bool { return a.Error() == b.Error() }
+	return maps.EqualFunc(t.files, o.files, bytes.Equal) && maps.EqualFunc(t.unread, o.unread, text)
+}
+
+// walk reads a directory once.
+func walk(dir string, watch func(folder string) error) tree {
 	w := walker{
 		tree:  tree{map[string][]byte{}, map[string]error{}, map[string]error{}},
 		watch: watch,
@@ -71,7 +99,7 @@ func (w *walker) entry(full, rel string, above []string) {
 	info, err := os.Stat(full)
 	switch {
 	case err != nil:
-		if isManifest(rel) {
+		if isManifest(rel) || path.Ext(rel) == "" { // which may be a folder
 			w.failUnlessGone(full, rel, err)
 		}
 	case info.IsDir():
@@ -105,6 +133,9 @@ func readFile(name string, info fs.FileInfo) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", info.Mode().Type())
 	}
+	if info.Size() > maxFileSize {
+		return nil, errTooLarge
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -112,7 +143,7 @@ func readFile(name string, info fs.FileInfo) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err == nil && len(data) > maxFileSize {
-		err = fmt.Errorf("larger than %d bytes", maxFileSize)
+		err = errTooLarge
 	}
 	return data, err
 }

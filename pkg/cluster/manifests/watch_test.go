@@ -134,14 +134,14 @@ func TestASwapOfTheDirectoryItselfIsSeen(t *testing.T) {
 	f.run()
 	pods := follow(t, f.Objects(compile.KindPod))
 	pods.until("a=1")
-	(&folder{&Source{dir: at}, t}).link("two", "current")
+	(&folder{Source: &Source{dir: at}, t: t}).link("two", "current")
 	pods.until("a=2")
 	f.write("a.yaml", podV("a", "3"))
 	pods.until("a=3")
 	if err := os.Remove(f.dir); err != nil {
 		t.Fatal(err)
 	}
-	(&folder{&Source{dir: at}, t}).link("one", "current")
+	(&folder{Source: &Source{dir: at}, t: t}).link("one", "current")
 	pods.until("a=1")
 }
 
