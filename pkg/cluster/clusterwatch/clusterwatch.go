@@ -170,6 +170,8 @@ type Cache struct {
 	since time.Time // time of the first change that is not in a snapshot yet, or zero
 	rates map[*compile.Kind]*runner.Rate
 	saved bool // the view is the saved state: no kind has been listed yet
+	// restored is set before the mirrors run if a saved state was read.
+	restored bool
 	// restores counts the lists that were believed although versions had gone back.
 	restores int
 	// without are the kinds that the agent works without, because it may not read them.

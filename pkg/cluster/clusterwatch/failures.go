@@ -84,7 +84,8 @@ type failures struct {
 	kind     string
 	optional bool
 	count    prometheus.Counter
-	failed   func() // called when the server does not answer, or with an error
+	failed   func()        // called when the server does not answer, or with an error
+	holds    func() string // what is in force meanwhile, for logs
 
 	mu     sync.Mutex
 	times  int       // of failures since the last success
@@ -118,7 +119,7 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 	f.times, f.last = f.times+1, err
 	if f.logged.IsZero() || time.Since(f.logged) >= failureLogInterval {
 		f.logged = time.Now()
-		logger.Error(err, "Objects cannot be read; the last known state stays in force", "kind", f.kind, "verb", verb, "failures", f.times)
+		logger.Error(err, "Objects cannot be read; "+f.holds(), "kind", f.kind, "verb", verb, "failures", f.times)
 	}
 	f.failed()
 }
@@ -139,7 +140,7 @@ func (f *failures) noteEnd(ctx context.Context, err error) {
 		logger.V(2).Info("Watch expired, listing objects again", "kind", f.kind, "err", err)
 	case time.Since(f.ended) >= failureLogInterval:
 		f.ended = time.Now()
-		logger.Error(err, "Watch ended with an error; the last known state stays in force", "kind", f.kind)
+		logger.Error(err, "Watch ended with an error; "+f.holds(), "kind", f.kind)
 	}
 }
 

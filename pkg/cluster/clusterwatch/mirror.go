@@ -50,21 +50,34 @@ type mirror struct {
 // newMirror returns a mirror of lw; name is for logs. Custom resources need not be served.
 func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher, strip stripFunc) *mirror {
 	m := &mirror{
-		cache:    c,
-		kind:     kind,
-		strip:    strip,
-		changes:  c.metrics.changes.WithLabelValues(kind.Name),
-		ignored:  c.metrics.ignored.WithLabelValues(kind.Name),
-		failures: &failures{kind: name, optional: kind.IsCustom(), count: c.metrics.watchErrors.WithLabelValues(kind.Name), failed: c.saveSoon},
-		listed:   make(chan struct{}),
-		objects:  map[[2]string]any{},
+		cache:   c,
+		kind:    kind,
+		strip:   strip,
+		changes: c.metrics.changes.WithLabelValues(kind.Name),
+		ignored: c.metrics.ignored.WithLabelValues(kind.Name),
+		listed:  make(chan struct{}),
+		objects: map[[2]string]any{},
 	}
+	m.failures = &failures{kind: name, optional: kind.IsCustom(), count: c.metrics.watchErrors.WithLabelValues(kind.Name), failed: c.saveSoon, holds: m.holds}
 	m.source = checkVersions(m.failures.observe(lw))
 	if m.failures.optional {
 		m.source = waitUntilServed(m.source, kind.Name, m.holdsAny, c.metrics.served.WithLabelValues(kind.Name))
 	}
 	m.source = c.retries.retry(m.source)
 	return m
+}
+
+// holds says what is in force while the objects cannot be read.
+func (m *mirror) holds() string {
+	select {
+	case <-m.listed:
+		return "the last known state stays in force"
+	default:
+	}
+	if m.cache.restored {
+		return "the saved state is used until they have been listed"
+	}
+	return "none has been listed yet"
 }
 
 // run follows the source until ctx ends. failures reports errors, so the Reflector's own log

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -215,6 +216,43 @@ func TestErrorsThatEndWatchesAreReported(t *testing.T) {
 						t.Errorf("published %s, want %s", p.in, want)
 					}
 				}
+			})
+		})
+	}
+}
+
+// TestTheLogSaysWhatHolds: the log of an outage names what is in force, and a last known state only where
+// there is one.
+func TestTheLogSaysWhatHolds(t *testing.T) {
+	const known, saved, none = "the last known state stays in force", "the saved state is used until they have been listed", "none has been listed yet"
+	for name, outage := range outages {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "snapshot")
+				s := newServer(false)
+				s.add(pod("a", "10.0.0.1"))
+				said := func(h *harness, want string) {
+					t.Helper()
+					time.Sleep(2 * time.Minute)
+					text := h.log.String()
+					for _, other := range []string{known, saved, none} {
+						if got := strings.Contains(text, other); got != (other == want) {
+							t.Errorf("%q is in the log: %v, want only %q", other, got, want)
+						}
+					}
+					h.cancel()
+					<-h.done
+				}
+				outage.begin(s)
+				said(startWith(t, s.inBubble(t), Config{Saved: savedIn(path, "1", nil)}), none)
+				outage.end(s)
+				h := startWith(t, s.inBubble(t), Config{Saved: savedIn(path, "1", nil)})
+				time.Sleep(time.Minute)
+				outage.begin(s)
+				s.breakEach(true)
+				said(h, known)
+				s.breakEach(false)
+				said(startWith(t, s.inBubble(t), Config{Saved: savedIn(path, "1", nil)}), saved)
 			})
 		})
 	}

@@ -194,7 +194,7 @@ func (c *Cache) restore(ctx context.Context) *policy.Snapshot {
 		m.version = s.Versions[m.kind.Name]
 		m.restore(c.view, s)
 	}
-	c.saved = true
+	c.saved, c.restored = true, true
 	c.view.SetListed([]clusterstate.PodSet{{}}) // the saved state has the pods that its policies need
 	c.currency.restore(s.Known)
 	logger.Info("Saved state is read", "known", s.Known, "policies", len(s.Policies), "pods", len(s.Pods))

@@ -91,8 +91,17 @@ type finding struct {
 // start runs a Finder with 192.0.2.53 in its resolv.conf.
 func start(t *testing.T, ctx context.Context, client kubernetes.Interface, only ...netip.AddrPort) *finding {
 	t.Helper()
-	f := &finding{t: t, conf: filepath.Join(t.TempDir(), "resolv.conf")}
-	f.write("nameserver 192.0.2.53\n")
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(conf, []byte("nameserver 192.0.2.53\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return startAt(t, ctx, conf, client, only...)
+}
+
+// startAt runs a Finder with this resolv.conf.
+func startAt(t *testing.T, ctx context.Context, conf string, client kubernetes.Interface, only ...netip.AddrPort) *finding {
+	t.Helper()
+	f := &finding{t: t, conf: conf}
 	finder, err := New(Config{Only: only, Client: client, ResolvConf: f.conf, Registerer: prometheus.NewRegistry()},
 		func(r []netip.AddrPort) {
 			f.mu.Lock()
@@ -317,6 +326,36 @@ func TestUnreadableResolvConfChangesNothing(t *testing.T) {
 		f.write("nameserver 192.0.2.54\n")
 		f.expect("192.0.2.54:53")
 	})
+}
+
+// TestAStartWithoutAResolvConf: then the node teaches no names, whatever is in the file's place, and those
+// of the cluster count.
+func TestAStartWithoutAResolvConf(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"missing":      func(string) error { return nil },
+		"unreadable":   func(path string) error { return os.Mkdir(path, 0o700) },
+		"empty":        func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"half written": func(path string) error { return os.WriteFile(path, []byte("nameserver"), 0o600) },
+		"other syntax": func(path string) error { return os.WriteFile(path, []byte("{dns: [192.0.2.53]}\x00"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, ctx := ktesting.NewTestContext(t)
+				conf := filepath.Join(t.TempDir(), "resolv.conf")
+				if err := make(conf); err != nil {
+					t.Fatal(err)
+				}
+				f := startAt(t, ctx, conf, fake.NewClientset(dnsService("kube-dns", corePorts, "10.96.0.10")))
+				defer f.stop()
+				f.expect("10.96.0.10:53")
+				if err := os.RemoveAll(conf); err != nil {
+					t.Fatal(err)
+				}
+				f.write("nameserver 192.0.2.54\n")
+				f.expect("10.96.0.10:53 192.0.2.54:53")
+			})
+		})
+	}
 }
 
 func TestConfiguredResolversReplaceAllOthers(t *testing.T) {
