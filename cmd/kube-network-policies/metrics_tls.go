@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 
 	"k8s.io/client-go/kubernetes"
@@ -59,11 +58,12 @@ func (m metricsTLS) access(ctx context.Context, config *rest.Config, host string
 		access.Certificate = httpserver.Fixed(certificate)
 		return access, nil
 	}
-	access.Certificate, err = httpserver.CertificateFiles(filepath.Join(string(m), "tls.crt"), filepath.Join(string(m), "tls.key"), func(err error) {
-		logger.Error(err, "The changed certificate cannot be read, the previous one stays in use")
+	access.Certificate = httpserver.CertificateFiles(filepath.Join(string(m), "tls.crt"), filepath.Join(string(m), "tls.key"), func(err error, inUse bool) {
+		if inUse {
+			logger.Error(err, "The changed certificate cannot be read, the previous one stays in use", "metrics-tls", m)
+		} else {
+			logger.Error(err, "The certificate cannot be read, so metrics are not served until it can", "metrics-tls", m)
+		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("--metrics-tls=%s: %w", m, err)
-	}
 	return access, nil
 }

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -15,28 +16,33 @@ func Fixed(c *tls.Certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, err
 
 // CertificateFiles returns the certificate in PEM files, as Access.Certificate. Changed
 // files are read again for the next connection. If that fails, the error is reported once
-// and the previous certificate stays in use.
-func CertificateFiles(certificate, key string, report func(error)) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+// and the previous certificate stays in use. While there is none, connections fail.
+func CertificateFiles(certificate, key string, report func(err error, inUse bool)) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f := &certificateFiles{certificate: certificate, key: key}
-	if err := f.read(); err != nil {
-		return nil, err
-	}
-	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	current := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if err := f.read(); err != nil {
-			report(err)
+			report(err, f.pair != nil)
+		}
+		if f.pair == nil {
+			return nil, errNoCertificate
 		}
 		return f.pair, nil
-	}, nil
+	}
+	_, _ = current(nil) // the error is reported
+	return current
 }
+
+var errNoCertificate = errors.New("no certificate could be read yet")
 
 type certificateFiles struct {
 	certificate, key string
 
-	mu   sync.Mutex
-	seen [2]fileState // at the last attempt to read
-	pair *tls.Certificate
+	mu    sync.Mutex
+	tried bool
+	seen  [2]fileState // at the last attempt to read
+	pair  *tls.Certificate
 }
 
 // fileState changes with the file. It is zero if there is no file.
@@ -56,10 +62,10 @@ func stateOf(path string) fileState {
 // read reads the files if they changed since the last attempt.
 func (f *certificateFiles) read() error {
 	now := [2]fileState{stateOf(f.certificate), stateOf(f.key)}
-	if f.pair != nil && now == f.seen {
+	if f.tried && now == f.seen {
 		return nil
 	}
-	f.seen = now
+	f.tried, f.seen = true, now
 	pair, err := tls.LoadX509KeyPair(f.certificate, f.key)
 	if err != nil {
 		return fmt.Errorf("certificate %s with key %s: %w", f.certificate, f.key, err)

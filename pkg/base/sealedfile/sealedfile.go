@@ -83,8 +83,12 @@ func (f Format) Open(file []byte, read func(io.Reader) error) error {
 		return Unusablef(Corrupt, "is damaged: the checksum is wrong")
 	}
 	r, err := gzip.NewReader(bytes.NewReader(body))
+	content := &io.LimitedReader{R: r, N: f.MaxContent + 1}
 	if err == nil {
-		err = read(io.LimitReader(r, f.MaxContent))
+		err = read(content)
+	}
+	if err == nil && content.N == 0 { // what was read may end between two values
+		err = fmt.Errorf("it has more than %d bytes", f.MaxContent)
 	}
 	if err != nil {
 		return Unusablef(Corrupt, "cannot be read: %w", err)

@@ -9,9 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,12 +27,13 @@ const messagePrefix = "agent-key sha256:"
 // organization tells the certificate of an agent from that of a status writer.
 const organization = "kube-network-policies agent"
 
-// Make makes the key of an agent and keeps it in a file, unless the file has one. It returns the
-// message that publishes it: the kubelet writes the last message of a container that has ended to the
+// Make makes the key of an agent and keeps it in a file, unless the file has one. A file that cannot be
+// used, as one that a power failure has left empty, is replaced: without a key, no agent would start. It
+// returns the message that publishes it: the kubelet writes the last message of a container that has ended to the
 // pod's status, which only the kubelet of the node may write.
 func Make(file string) (message string, err error) {
 	key, err := read(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		key, err = write(file)
 	}
 	if err != nil {

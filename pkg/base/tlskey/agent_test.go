@@ -1,7 +1,6 @@
 package tlskey
 
 import (
-	"crypto/tls"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,7 +91,8 @@ func TestKeyIsKept(t *testing.T) {
 	}
 }
 
-func TestUnreadableKeys(t *testing.T) {
+// TestUnusableKeys: an agent does not use such a key, and its init container replaces it.
+func TestUnusableKeys(t *testing.T) {
 	other := "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n-----END PRIVATE KEY-----\n" // Ed25519
 	for content, want := range map[string]string{
 		"":    "is not PEM",
@@ -104,13 +104,19 @@ func TestUnreadableKeys(t *testing.T) {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for name, use := range map[string]func() (*tls.Certificate, error){
-			"Make":    func() (*tls.Certificate, error) { _, err := Make(file); return nil, err },
-			"OfAgent": func() (*tls.Certificate, error) { return OfAgent("node-1", file) },
-		} {
-			if _, err := use(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
-				t.Errorf("%s of %q: got %v, want %s", name, content, err, want)
-			}
+		if _, err := OfAgent("node-1", file); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+			t.Errorf("OfAgent of %q: got %v, want %s", content, err, want)
+		}
+		message, err := Make(file)
+		if err != nil {
+			t.Fatalf("Make of %q: %v", content, err)
+		}
+		certificate, err := OfAgent("node-1", file)
+		if err != nil {
+			t.Fatalf("after Make of %q: %v", content, err)
+		}
+		if key, ok := OfPod(podWith(0, message)); !ok || key != Of(certificate.Leaf) {
+			t.Errorf("Make of %q publishes %x, %v", content, key, ok)
 		}
 	}
 }
