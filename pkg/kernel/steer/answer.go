@@ -94,7 +94,7 @@ func answerChains(cfg Config) []chain {
 		{name: answerBlockedChain, rules: answerBlockedRules()},
 		{name: answerEarlyChain, rules: []string{noWayBack + " drop", "goto " + answerChain}},
 		{name: answerSelectChain, rules: answerSelectRules(cfg)},
-		prerouting.base("-unanswerable", +3, []string{fmt.Sprintf("ct state new %s meta mark set meta mark | %#x", noWayBack, cfg.Mark)}),
+		prerouting.base("-unanswerable", +3, []string{clearMark(cfg), fmt.Sprintf("ct state new %s meta mark set meta mark | %#x", noWayBack, cfg.Mark)}),
 		forward.steer(answerableRules(cfg)...),
 		forward.accepted(answeredRules(cfg)...),
 		output.steer(slices.Concat(markAnswersRules(cfg), answerableRules(cfg, "fib saddr type local accept"))...),
@@ -182,7 +182,7 @@ func answerableRules(cfg Config, exempt ...string) []string {
 		fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x accept", cfg.Mark, ^(cfg.Mark | cfg.BlockMark)),
 		fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", cfg.BlockMark, ^cfg.BlockMark),
 	}, exempt...)
-	return append(rules, fmt.Sprintf("ct mark & %#x != 0 accept", cfg.Mark), "goto "+answerSelectChain)
+	return append(rules, fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, oneWayChain), "goto "+answerSelectChain)
 }
 
 // answeredRules answer what the agent has denied, and store its other verdicts.
@@ -212,29 +212,44 @@ func earlyAcceptedRules(cfg Config) []string {
 	return append([]string{cfg.ifDenied(answerEarlyChain)}, acceptedRules(cfg)...)
 }
 
-// markAnswersRules mark answers. These are related to the connection that they are about, which is not
-// accepted or even blocked, so that the rules for other packets would drop them at postrouting.
+// answers match the packets by which the kernel answers. They are related to the connection that they are
+// about, which is not accepted or even blocked, so that the rules for other packets would drop them at
+// postrouting.
+var answers = []string{
+	"tcp flags & 0x04 != 0x00 ct state related",
+	"meta l4proto { icmp, icmpv6 } ct state related fib saddr type local",
+}
+
 func markAnswersRules(cfg Config) []string {
-	mark := fmt.Sprintf("meta mark set meta mark | %#x accept", cfg.Mark)
-	return []string{
-		"tcp flags & 0x04 != 0x00 ct state related " + mark,
-		"meta l4proto { icmp, icmpv6 } ct state related fib saddr type local " + mark,
+	var rules []string
+	for _, answer := range answers {
+		rules = append(rules, fmt.Sprintf("%s meta mark set meta mark | %#x accept", answer, cfg.Mark))
 	}
+	return rules
 }
 
 // acceptAnswersRules accept the packets that markAnswersRules have marked. What another program marks
-// after answerableRules has an input interface, unless a bridge forwards it.
+// later has an input interface, unless a bridge forwards it: then it is a reset or has an address of the
+// node.
 func acceptAnswersRules(cfg Config) []string {
 	if !cfg.answers {
 		return nil
 	}
-	return []string{fmt.Sprintf("meta mark & %#x != 0 iif 0 ct state related meta l4proto { tcp, icmp, icmpv6 } meta mark set meta mark & %#x accept", cfg.Mark, ^cfg.Mark)}
+	var rules []string
+	for _, answer := range answers {
+		rules = append(rules, fmt.Sprintf("meta mark & %#x != 0 iif 0 %s meta mark set meta mark & %#x accept", cfg.Mark, answer, ^cfg.Mark))
+	}
+	return rules
 }
 
 // blockedRules drop or answer packets of blocked connections at prerouting.
 func blockedRules(cfg Config) []string {
-	if !cfg.answers {
-		return []string{blockedRule(cfg)}
+	rules := []string{unmarkRule(cfg)}
+	switch {
+	case cfg.answers:
+		return append(rules, fmt.Sprintf("ct mark & %#x != 0 goto %s", cfg.BlockMark, answerBlockedChain))
+	case cfg.BlockMark != 0:
+		return append(rules, blockedRule(cfg))
 	}
-	return []string{fmt.Sprintf("ct mark & %#x != 0 goto %s", cfg.BlockMark, answerBlockedChain)}
+	return rules
 }

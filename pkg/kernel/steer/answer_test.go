@@ -34,6 +34,7 @@ func answeredSets() Sets {
 func TestAnsweredPackets(t *testing.T) {
 	s, fake := newFake(t, answering)
 	mustSync(t, s, answeredSets())
+	oneWay(t, fake, pkt(peer4, v4, forwarded))
 	const blockMark = DefaultRememberMark
 	ack := func(p *steertest.Packet) { p.Proto, p.TCPFlags = "tcp", steertest.ACK }
 	spent := func(p *steertest.Packet) { p.SrcSpent, p.DstSpent = true, true }
@@ -54,9 +55,9 @@ func TestAnsweredPackets(t *testing.T) {
 		{"untracked", pkt(peer4, v4, forwarded, state(steertest.Untracked)), drop},
 		{"own node", pkt(peer4, v4, fromNode), accept},
 		{"established", pkt(peer4, v4, forwarded, state(steertest.Established)), accept},
-		{"accepted flow", pkt(peer4, v4, forwarded, marked(0, DefaultMark)), accept},
+		{"accepted flow", pkt(peer4, v4, forwarded, marked(0, DefaultMark), confirmed), accept},
 		{"another program's mark", pkt(peer4, v4b, forwarded, marked(blockMark, 0)), accept},
-		{"another program's mark, accepted flow", pkt(peer4, v4, forwarded, marked(blockMark, DefaultMark)), accept},
+		{"another program's mark, accepted flow", pkt(peer4, v4, forwarded, marked(blockMark, DefaultMark), confirmed), accept},
 		{"the answer", pkt(v4, peer4, rst), accept},
 		{"the answer about a blocked connection", pkt(v4, peer4, rst, marked(0, blockMark)), accept},
 		{"an ICMP answer", pkt(v4b, peer4, fromNode, proto("icmp"), state(steertest.Related), reply, marked(0, blockMark)), accept},
@@ -84,12 +85,11 @@ func TestAnsweredPackets(t *testing.T) {
 // With answers, exactly those packets pass that pass without them, whatever the agent decides, and even if
 // the rules that answer are gone.
 func TestAnswersLetNoOtherPacketsPass(t *testing.T) {
-	allowing := func(p steertest.Packet, _ string) (steertest.Verdict, uint32) { return accept, p.Mark | DefaultMark }
 	edit := func(c *Config) {
 		answeringRemembered(c)
 		c.EarlyUDP, c.SourceCheck, c.AuditQueue = EarlyOn, true, 110
 	}
-	for _, agent := range []steertest.Agent{refusing, allowing} {
+	for _, agent := range []steertest.Agent{refusing, accepting} {
 		for _, broken := range []bool{false, true} {
 			s, answers := newFake(t, edit)
 			sets := answeredSets()
@@ -130,7 +130,7 @@ func TestAnswersLetNoOtherPacketsPass(t *testing.T) {
 func somePackets() iter.Seq[steertest.Packet] {
 	edits := [][]func(*steertest.Packet){
 		{proto("udp"), proto("tcp"), proto("icmp"), func(p *steertest.Packet) { p.Proto, p.TCPFlags = "tcp", 0x14 }},
-		{state(steertest.New), state(steertest.Established), state(steertest.Related), state(steertest.Invalid)},
+		{state(steertest.New), confirmed, state(steertest.Established), state(steertest.Related), state(steertest.Invalid)},
 		{marked(0, 0), marked(0, DefaultMark), marked(0, DefaultRememberMark), marked(DefaultRememberMark, 0), marked(DefaultMark|DefaultRememberMark, 0)},
 		{func(*steertest.Packet) {}, forwarded, toHost, func(p *steertest.Packet) { p.Forwarded, p.Bridged = true, true }},
 		{func(*steertest.Packet) {}, translated, astray, fromNode},

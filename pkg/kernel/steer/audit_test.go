@@ -18,6 +18,7 @@ func TestAuditedPackets(t *testing.T) {
 		Ingress:      []netip.Addr{v4, v6},
 		AuditIngress: []netip.Addr{v4b, v6b}, AuditEgress: []netip.Addr{v4, v6}, AuditToHost: []netip.Addr{v4, v6},
 	})
+	oneWay(t, fake, pkt(peer4, v4))
 	for _, tt := range []struct {
 		name   string
 		packet steertest.Packet
@@ -35,7 +36,7 @@ func TestAuditedPackets(t *testing.T) {
 		{"the node's own", pkt(peer4, v4b, fromNode), none},
 		{"the node's own address from outside", pkt(peer4, v4b, fromNode, forwarded), audits},
 		{"established", pkt(peer4, v4b, state(steertest.Established)), none},
-		{"accepted before", pkt(peer4, v4b, marked(0, DefaultMark)), none},
+		{"accepted before", pkt(peer4, v4, marked(0, DefaultMark), confirmed), none},
 		{"to the node", pkt(v4, peer4, toHost), audits},
 		{"to the node", pkt(v6, peer6, toHost), audits},
 		{"to the node, not audited", pkt(v4b, peer4, toHost), none},

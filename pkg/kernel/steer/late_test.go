@@ -27,6 +27,7 @@ func TestLatePacketsAreQueuedWhicheverWay(t *testing.T) {
 	for name, edit := range variants {
 		s, fake := newFake(t, edit)
 		mustSync(t, s, isolated)
+		oneWay(t, fake, pkt(v4, peer4, segment))
 		for _, tt := range []struct {
 			name   string
 			packet steertest.Packet
@@ -51,7 +52,7 @@ func TestLatePacketsAreQueuedWhicheverWay(t *testing.T) {
 			{"of the own node", pkt(peer6, v6, segment, fromNode), accept, false},
 			{"of the own node's address in the range", pkt(addr("10.9.1.1"), v4, segment, fromNode), accept, false},
 			{"of the own node's address, forged", pkt(peer6, v6b, segment, fromNode, forwarded), queue, true},
-			{"of an accepted one-way connection", pkt(v4, peer4, segment, marked(0, DefaultMark)), accept, false},
+			{"of an accepted one-way connection", pkt(v4, peer4, segment, marked(0, DefaultMark), confirmed), accept, false},
 			{"established", pkt(v4, peer4, segment, state(steertest.Established)), accept, false},
 			{"a reply", pkt(v4, peer4, segment, state(steertest.Established), reply), accept, false},
 
@@ -149,11 +150,11 @@ func TestExpectedConnectionsAreQueued(t *testing.T) {
 			if err != nil || got.Verdict != queue {
 				t.Errorf("%s: %+v: %+v, %v, want it queued", name, p, got, err)
 			}
-			got, err = steertest.Trace(fake, p, func(p steertest.Packet, _ string) (steertest.Verdict, uint32) { return accept, p.Mark | DefaultMark })
+			got, err = steertest.Trace(fake, p, accepting)
 			if err != nil || got.Verdict != accept || got.CTMark != DefaultMark {
 				t.Errorf("%s: %+v: %+v, %v, want the mark of accepted connections", name, p, got, err)
 			}
-			p.CTMark = DefaultMark
+			p.CTMark, p.Confirmed = got.CTMark, true
 			if got, err = steertest.Trace(fake, p, nil); err != nil || got.Verdict != accept {
 				t.Errorf("%s: %+v: %+v, %v, want it accepted", name, p, got, err)
 			}

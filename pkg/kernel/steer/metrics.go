@@ -143,6 +143,9 @@ var podTunnelsDesc = prometheus.NewDesc("netpol_pod_tunnel_packets_total",
 var podLinksDesc = prometheus.NewDesc("netpol_pod_link_packets_total",
 	"Packets dropped because pods of one bridge sent them to each other with link-local, broadcast or multicast addresses. A broadcast counts once for each port.", nil, nil)
 
+var copiedMarksDesc = prometheus.NewDesc("netpol_copied_marks_total",
+	"Connections whose mark had one of the agent's bits before the agent decided: another connection's, for example copied by a helper of connection tracking. The bits are cleared.", nil, nil)
+
 // counterDescs are the metrics of the table's counters, by name of the counter.
 var counterDescs = map[string]*prometheus.Desc{
 	steeredCounter:       steeredDesc,
@@ -151,6 +154,7 @@ var counterDescs = map[string]*prometheus.Desc{
 	forgedSourcesCounter: forgedSourcesDesc,
 	tunnelsCounter:       podTunnelsDesc,
 	linksCounter:         podLinksDesc,
+	copiedMarksCounter:   copiedMarksDesc,
 }
 
 // countersCollector reads the counters of the table at each scrape. There are no samples while they

@@ -108,6 +108,9 @@ func layoutNames(all []chain) map[string][]string {
 		names["set"] = append(names["set"], spec.name)
 	}
 	names["set"] = append(names["set"], holderSet)
+	for _, set := range oneWaySets() {
+		names["set"] = append(names["set"], set.Name)
+	}
 	names["set"] = append(names["set"], shareSetNames(all)...)
 	names["set"] = append(names["set"], verdictSetNames(all)...)
 	names["set"] = append(names["set"], answerSetNames(all)...)

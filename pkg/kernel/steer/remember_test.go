@@ -123,14 +123,14 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 		packet steertest.Packet
 		most   int
 	}{
-		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 8},
-		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 8},
-		{"from a bridge", pkt(v4, peer4, arrivingOn("cni0"), state(steertest.Established)), 9},
-		{"between pods of a bridge", pkt(v4b, v4, bridged, state(steertest.Established)), 10},
-		{"between pods of a bridge, IPv6", pkt(v6b, v6, bridged, state(steertest.Established)), 11},
+		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 9},
+		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 9},
+		{"from a bridge", pkt(v4, peer4, arrivingOn("cni0"), state(steertest.Established)), 10},
+		{"between pods of a bridge", pkt(v4b, v4, bridged, state(steertest.Established)), 11},
+		{"between pods of a bridge, IPv6", pkt(v6b, v6, bridged, state(steertest.Established)), 12},
 		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 17},
-		{"to the node, by an uplink", pkt(peer4, v4, arrivingOn("eth0"), toHost, state(steertest.Established)), 8},
-		{"to the node, by a pod", pkt(v6, peer6, arrivingOn("cali1"), toHost, state(steertest.Established)), 11},
+		{"to the node, by an uplink", pkt(peer4, v4, arrivingOn("eth0"), toHost, state(steertest.Established)), 9},
+		{"to the node, by a pod", pkt(v6, peer6, arrivingOn("cali1"), toHost, state(steertest.Established)), 12},
 		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 23},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestOnlyVerdictsAreRemembered(t *testing.T) {
 			{"to the node, no agent", pkt(v4, peer4, toHost, marked(both, 0)), bypass, 0},
 			{"not selected", pkt(v4, peer4, marked(both, 0)), remember, 0},
 			{"established", pkt(peer4, v4, marked(both, 0), state(steertest.Established)), remember, 0},
-			{"accepted before", pkt(peer4, v4, marked(both, DefaultMark)), remember, 0},
+			{"accepted before", pkt(peer4, v4, marked(both, DefaultMark), confirmed), remember, 0},
 			{"ICMP error, no agent", pkt(peer4, v4, marked(both, 0), related), bypass, 0},
 			{"ICMP error, not selected", pkt(v4, peer4, marked(both, 0), related), remember, 0},
 			{"ICMP error", pkt(peer4, v4, marked(both, 0), related), remember, 0},
@@ -216,6 +216,9 @@ func TestOnlyVerdictsAreRemembered(t *testing.T) {
 					CheckSources: true, Unchecked: []string{"eth0"}})
 				p := tt.packet
 				p.DstPort = 80
+				if p.Confirmed {
+					oneWay(t, fake, p)
+				}
 				got, err := steertest.Trace(fake, p, tt.agent)
 				if err != nil {
 					t.Fatal(err)

@@ -13,6 +13,7 @@ const (
 	TableName = "kube-network-policies" // of family inet
 
 	currentChain  = "current"
+	freshChain    = "fresh" // accepts unless the connection may belong to a pod that had the address before
 	selectChain   = "select"
 	exemptChain   = "exempt"
 	divertChain   = "divert"
@@ -169,6 +170,7 @@ func tableSets(cfg Config) []*knftables.Set {
 		sets = append(sets, spec.object())
 	}
 	sets = append(sets, holderObject())
+	sets = append(sets, oneWaySets()...)
 	if cfg.answers {
 		sets = append(sets, answerSets()...)
 	}
@@ -194,22 +196,22 @@ func chains(cfg Config) []chain {
 	all = append(all,
 		chain{name: exemptChain, rules: exemptRules(cfg)},
 		chain{name: selectChain, rules: append(selectRules(cfg), auditSelectRules(cfg)...)},
-		chain{name: currentChain, rules: currentRules(cfg)},
+		chain{name: freshChain, rules: freshRules()},
+		chain{name: currentChain, rules: currentRules(cfg)})
+	all = append(all, oneWayChains(cfg)...)
+	all = append(all,
 		chain{name: keepChain, rules: keepRules(cfg)},
 		postrouting.steer(append(append(acceptAnswersRules(cfg), settledRules(cfg)...), "goto "+selectChain)...),
 		postrouting.accepted(acceptedRules(cfg)...),
 		input.steer(inputRules(cfg)...),
 		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
-	)
-	all = append(all, answerChains(cfg)...)
-	if cfg.BlockMark != 0 {
-		all = append(all, chain{
+		chain{
 			name:     blockedChain,
 			hook:     knftables.PreroutingHook,
 			priority: blockedPriority,
 			rules:    blockedRules(cfg),
 		})
-	}
+	all = append(all, answerChains(cfg)...)
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
 		all = append(all, bridgedChains()...)
@@ -255,8 +257,7 @@ func settledRules(cfg Config) []string {
 	return append(rules,
 		// Invalid packets do not match: they are queued like first packets.
 		"ct state established,related jump "+currentChain,
-		// One-way UDP stays in state new forever.
-		fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, currentChain),
+		fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, oneWayChain),
 	)
 }
 
@@ -300,7 +301,7 @@ func currentRules(cfg Config) []string {
 	rules = append(rules, fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet),
 		// Connections that a helper expects must be accepted like any other: the ends of the
 		// first connection choose their ports.
-		fmt.Sprintf("%s ct mark & %#x == 0 return", expected, cfg.Mark))
+		expected+" return")
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
 		// mark the agent recognizes that they are related to a connection. Packets that a
@@ -312,6 +313,12 @@ func currentRules(cfg Config) []string {
 			rules = append(rules, fmt.Sprintf("%s meta nfproto @%s %s saddr %s %s", match, checkedSet, f.ip, f.set(podsSet), mark))
 		}
 	}
+	return append(rules, "goto "+freshChain)
+}
+
+// freshRules accept packets of accepted connections, unless one of the addresses is stale.
+func freshRules() []string {
+	rules := []string{fmt.Sprintf("meta nfproto != @%s accept", staleFamiliesSet)}
 	for _, f := range families {
 		rules = append(rules,
 			fmt.Sprintf("%s saddr %s return", f.ip, f.set(staleSet)),
@@ -451,6 +458,7 @@ func keepRules(cfg Config) []string {
 		fmt.Sprintf("ct state != related ct mark set ct mark | %#x", cfg.Mark),
 		fmt.Sprintf("%s ct mark set ct mark | %#x", expected, cfg.Mark),
 		fmt.Sprintf("meta mark set meta mark & %#x", ^(cfg.Mark | cfg.RememberMark)),
+		"ct state new,related meta l4proto != { icmp, icmpv6 } goto " + recordChain,
 	}
 }
 

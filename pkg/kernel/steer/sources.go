@@ -123,7 +123,7 @@ func forwardedRules() []string {
 }
 
 // tableCounters are the names of the table's counters.
-var tableCounters = []string{steeredCounter, UntrackedCounter, auditCounter, forgedSourcesCounter, tunnelsCounter, linksCounter}
+var tableCounters = []string{steeredCounter, UntrackedCounter, auditCounter, forgedSourcesCounter, tunnelsCounter, linksCounter, copiedMarksCounter}
 
 // addSources adds the contents of the sets for the source check.
 func (c contents) addSources(s Sets) {

@@ -46,6 +46,8 @@ func toHost(p *steertest.Packet)    { p.ToHost = true }
 func fromNode(p *steertest.Packet)  { p.SrcLocal = true }
 func forwarded(p *steertest.Packet) { p.Forwarded = true }
 
+func confirmed(p *steertest.Packet) { p.Confirmed = true }
+
 func astray(p *steertest.Packet) { p.NoWayBack = true }
 
 func translated(p *steertest.Packet) { p.DNAT = true }
@@ -80,6 +82,7 @@ func TestQueuedPackets(t *testing.T) {
 	s, fake := newFake(t, nil)
 	in4, in6, out4, out6 := v4, v6, v4b, v6b
 	mustSync(t, s, Sets{Ingress: []netip.Addr{in4, in6}, Egress: []netip.Addr{out4, out6}})
+	oneWay(t, fake, pkt(peer4, in4), pkt(out6, peer6))
 	linkLocal, allNodes := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::16")
 	checkTraces(t, fake, []traceCase{
 		{"to an ingress pod", pkt(peer4, in4), queue},
@@ -114,9 +117,9 @@ func TestQueuedPackets(t *testing.T) {
 		{"own node's address, forged", pkt(peer6, in6, fromNode, forwarded), queue},
 		{"forwarded", pkt(peer4, in4, forwarded), queue},
 
-		{"accepted flow", pkt(peer4, in4, marked(0, DefaultMark)), accept},
-		{"accepted flow", pkt(out6, peer6, marked(0, DefaultMark|0x4000)), accept},
-		{"other ct mark", pkt(peer4, in4, marked(0, ^DefaultMark)), queue},
+		{"accepted flow", pkt(peer4, in4, marked(0, DefaultMark), confirmed), accept},
+		{"accepted flow", pkt(out6, peer6, marked(0, DefaultMark|0x4000), confirmed), accept},
+		{"other ct mark", pkt(peer4, in4, marked(0, ^DefaultMark), confirmed), queue},
 		{"forged packet mark", pkt(peer4, in4, marked(DefaultMark, 0)), queue},
 		{"invalid with a mark", pkt(peer4, in4, marked(DefaultMark, DefaultMark), state(steertest.Invalid)), queue},
 
@@ -171,6 +174,7 @@ func TestOnlyToHostPodsAreQueuedAtInput(t *testing.T) {
 		Ingress: []netip.Addr{v4b, v6b}, Egress: []netip.Addr{v4b, v6b},
 		Pods: []netip.Addr{v4, v6, v4b, v6b}, EgressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	})
+	oneWay(t, fake, pkt(v4, node4, toHost))
 	checkTraces(t, fake, []traceCase{
 		{"concerned", pkt(v4, node4, toHost), queue},
 		{"concerned", pkt(v6, node6, toHost), queue},
@@ -188,7 +192,7 @@ func TestOnlyToHostPodsAreQueuedAtInput(t *testing.T) {
 		{"ICMP error", pkt(v6, node6, toHost, proto("ipv6-icmp"), state(steertest.Related)), accept},
 		{"invalid", pkt(v4, node4, toHost, state(steertest.Invalid)), queue},
 		{"untracked", pkt(v4, node4, toHost, state(steertest.Untracked)), queue},
-		{"accepted flow", pkt(v4, node4, toHost, marked(0, DefaultMark)), accept},
+		{"accepted flow", pkt(v4, node4, toHost, marked(0, DefaultMark), confirmed), accept},
 		{"forged packet mark", pkt(v4, node4, toHost, marked(DefaultMark, 0)), queue},
 		{"neighbour solicitation", pkt(v6, node6, toHost, icmpv6(135, 255)), accept},
 		{"echo request", pkt(v6, node6, toHost, icmpv6(128, 255)), queue},
@@ -200,10 +204,11 @@ func TestUnknownAddressInRangeIsQueuedAtInput(t *testing.T) {
 	node4, node6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
 	unknown4, unknown6 := netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")
 	mustSync(t, s, Sets{Pods: []netip.Addr{v4, v6}, ToHostRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64")})
+	oneWay(t, fake, pkt(unknown4, node4, toHost))
 	checkTraces(t, fake, []traceCase{
 		{"unknown", pkt(unknown4, node4, toHost), queue},
 		{"unknown", pkt(unknown6, node6, toHost), queue},
-		{"unknown, accepted", pkt(unknown4, node4, toHost, marked(0, DefaultMark)), accept},
+		{"unknown, accepted", pkt(unknown4, node4, toHost, marked(0, DefaultMark), confirmed), accept},
 		{"unknown, not to the node", pkt(unknown4, peer4), accept},
 		{"known, and nothing may be denied", pkt(v4, node4, toHost), accept},
 		{"from outside", pkt(peer4, node4, toHost), accept},
@@ -392,6 +397,7 @@ func randomPacket(r *rand.Rand) steertest.Packet {
 		Mark:      uint32(r.IntN(2)) * DefaultMark,
 		CTMark:    uint32(r.IntN(2)) * DefaultMark,
 		Forwarded: coin(),
+		Confirmed: coin(),
 	}
 	// A packet from a pod that did not arrive on an interface comes from IPVS, whose translation
 	// is not DNAT.
@@ -402,11 +408,12 @@ func randomPacket(r *rand.Rand) steertest.Packet {
 func TestSCTPIsQueuedPerPacketWithoutPortTracking(t *testing.T) {
 	s, fake := newFake(t, func(c *Config) { c.SCTPPerPacket = true })
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
+	oneWay(t, fake, pkt(peer4, v4, proto("sctp")))
 	established := state(steertest.Established)
 	checkTraces(t, fake, []traceCase{
 		{"first", pkt(peer4, v4, proto("sctp")), queue},
 		{"established", pkt(peer4, v4, proto("sctp"), established), queue},
-		{"accepted once", pkt(peer4, v4, proto("sctp"), marked(0, DefaultMark)), queue},
+		{"accepted once", pkt(peer4, v4, proto("sctp"), marked(0, DefaultMark), confirmed), queue},
 		{"reply", pkt(v4, peer4, proto("sctp"), established, reply), accept},
 		{"reply to the selected", pkt(peer4, v4, proto("sctp"), established, reply), accept},
 		{"invalid", pkt(peer4, v4, proto("sctp"), state(steertest.Invalid)), queue},
@@ -457,14 +464,15 @@ func TestBlockedConnectionsAreDropped(t *testing.T) {
 		t.Run(fmt.Sprintf("block mark %#x", tt.mark), func(t *testing.T) {
 			s, fake := newFake(t, func(c *Config) { c.BlockMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
 			mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
+			oneWay(t, fake, pkt(peer4, v4))
 			checkTraces(t, fake, []traceCase{
 				{"original", pkt(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
 				{"original", pkt(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), tt.want},
 				{"reply", pkt(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
 				{"ICMP error", pkt(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
-				{"one-way flow, once accepted", pkt(peer4, v4, marked(0, cut|DefaultMark)), tt.want},
+				{"one-way flow, once accepted", pkt(peer4, v4, marked(0, cut|DefaultMark), confirmed), tt.want},
 				{"to the node", pkt(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), tt.want},
-				{"early", pkt(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark)), tt.want},
+				{"early", pkt(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark), confirmed), tt.want},
 				{"all bits", pkt(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
 				{"SCTP", pkt(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
 				{"marks of others", pkt(peer4, v4, established, marked(^uint32(0), ^cut)), accept},

@@ -43,7 +43,7 @@ func fromPodsRules() []string {
 // source that is not a pod's address, such as a link-local one. All packets of such a connection are
 // queued, because its conntrack entry does not tell which pod opened it.
 func otherSourcesRules(cfg Config) []string {
-	var rules []string
+	rules := []string{clearMark(cfg)} // if another program set it
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s accept", f.ip, f.set(podsSet)))
 	}

@@ -237,12 +237,12 @@ func (c *compiler) operator() operator {
 	return operator{op: expr.CmpOpEq, implicit: true}
 }
 
-// matchMasked compiles the comparison of some bits of a mark, or of some TCP flags, with a value.
+// matchMasked compiles the comparison of some bits of a mark, of TCP flags or of a status with a value.
 func (c *compiler) matchMasked(parts []loaded) error {
 	ampersand := c.next()
 	key := parts[0].key
-	if len(parts) > 1 || key != mark && key != tcpFlag {
-		return ampersand.errorf("only marks and flags of TCP can be masked")
+	if len(parts) > 1 || key != mark && key != tcpFlag && key != ctStatus {
+		return ampersand.errorf("only marks, flags of TCP and the status of connections can be masked")
 	}
 	bits, err := c.value(key)
 	if err != nil {

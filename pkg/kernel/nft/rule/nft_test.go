@@ -273,6 +273,9 @@ func compareWithKernel(t *testing.T, g golden, rules []string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	if err := conn.SetReadBuffer(1 << 20); err != nil { // each message of a batch is acknowledged
+		t.Fatal(err)
+	}
 	family := map[knftables.Family]byte{knftables.InetFamily: unix.NFPROTO_INET, knftables.BridgeFamily: unix.NFPROTO_BRIDGE}[g.family]
 	theirs, ours := table{family, "theirs"}, table{family, "ours"}
 	write(t, conn, ours, rules, Options{Family: g.family, Set: g.typeOf})

@@ -60,7 +60,7 @@ func TestErrorsNameTokenAndReason(t *testing.T) {
 		{"ct state new, drop", `column 15, "drop": "drop" is not one of`},
 		{"meta mark 1,2 drop", `column 12, ",": no statement and no selector`},
 		// Operators.
-		{"ip saddr & 1 == 1 drop", `column 10, "&": only marks and flags of TCP can be masked`},
+		{"ip saddr & 1 == 1 drop", `column 10, "&": only marks, flags of TCP and the status of connections can be masked`},
 		{"meta mark & 1 drop", `column 15, "drop": want == or != here`},
 		{"meta mark & 1 1 drop", `column 15, "1": want == or != here`},
 		{"meta mark == != 1 drop", `column 14, "!="`},
@@ -88,7 +88,7 @@ func TestErrorsNameTokenAndReason(t *testing.T) {
 		{"ip saddr . th dport 1 drop", `column 21, "1": want the name of a set here`},
 		{"ip saddr . @v4 drop", `column 12, "@v4": no statement and no selector`},
 		{"ip saddr . th dport { 1 } drop", `column 21, "{": want the name of a set here`},
-		{"ip saddr . th dport & 1 == 1 drop", `column 21, "&": only marks and flags of TCP can be masked`},
+		{"ip saddr . th dport & 1 == 1 drop", `column 21, "&": only marks, flags of TCP and the status of connections can be masked`},
 		{"ip6 saddr . ip6 daddr . ip6 saddr . ip6 daddr . ip6 saddr @v4 drop", "the concatenation is too long"},
 		{"iif . iif . iif . iif . iif . iif @v4 drop", `column 31, "iif": the concatenation is too long`},
 		{"udp dport { } drop", `column 13, "}"`},

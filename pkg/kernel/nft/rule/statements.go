@@ -139,10 +139,13 @@ func update(operation uint32) func(*compiler, token) error {
 	}
 }
 
-// element compiles the rest of an element, after its key.
+// element compiles the rest of an element, after its key: a timeout, a state or both.
 func (c *compiler) element(dynset *expr.Dynset) error {
 	if err := c.timeout(dynset); err != nil {
 		return err
+	}
+	if dynset.Timeout != 0 && c.accept("}") {
+		return nil
 	}
 	state, err := c.state()
 	if err != nil {

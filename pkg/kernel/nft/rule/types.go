@@ -54,7 +54,7 @@ var (
 		names: map[string]uint64{"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}}
 	ctDir = &dataType{name: "ct_dir", id: 27, size: 1,
 		names: map[string]uint64{"original": 0, "reply": 1}}
-	ctStatus = &dataType{name: "ct_status", id: 28, size: 4, declared: orderHost, flags: true,
+	ctStatus = &dataType{name: "ct_status", id: 28, size: 4, declared: orderHost, flags: true, max: 0xffffffff,
 		names: map[string]uint64{"assured": 4, "confirmed": 8, "snat": 16, "dnat": 32}}
 	tcpFlag     = &dataType{name: "tcp_flag", id: 14, size: 1, max: 0xff}
 	icmpv6Type  = &dataType{name: "icmpv6_type", id: 29, size: 1, max: 0xff}

@@ -71,6 +71,8 @@ var expressions = []expression{
 	{"icmpv6 type", (*walk).icmpv6Type},
 	{"ip6 hoplimit *", (*walk).hopLimit},
 	{"update * { * * limit rate * burst * packets }", (*walk).limit},
+	{"update * { * saddr . * daddr . meta l4proto . th sport . th dport timeout * }", (*walk).record},
+	{"* saddr . * daddr . meta l4proto . th sport . th dport *", (*walk).ends},
 	{"* saddr . * daddr . * * . th dport *", (*walk).class},
 	{"add * {", (*walk).add},
 	{"* * . th * *", (*walk).addressAndPort},
@@ -223,6 +225,10 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 		return slices.Contains(strings.Split(t.at(2), ","), string(p.State)), t.skip(3), nil
 	case t.starts("ct status dnat"):
 		return tracked && p.DNAT, t.skip(3), nil
+	case t.starts("ct status & confirmed == 0"):
+		return tracked && !p.confirmed(), t.skip(6), nil
+	case t.starts("ct status confirmed"):
+		return tracked && p.confirmed(), t.skip(3), nil
 	case t.starts("ct direction *"):
 		return tracked && direction == t.at(2), t.skip(3), nil
 	case t.starts("ct mark & * != 0"):
@@ -237,6 +243,12 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 			p.CTMark |= n
 		}
 		return tracked, t.skip(7), err // the rule ends for a packet without a connection
+	case t.starts("ct mark set ct mark & *"):
+		n, err := number(t.at(6))
+		if tracked {
+			p.CTMark &= n
+		}
+		return tracked, t.skip(7), err
 	}
 	return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
 }
@@ -313,6 +325,19 @@ func (p *Packet) family() string {
 	return "ip"
 }
 
+// confirmed reports whether p's connection is in the connection table: p is not its first packet.
+func (p *Packet) confirmed() bool {
+	if p.Confirmed || p.Reply || p.State == Established {
+		return true
+	}
+	return p.State == Related && (p.Proto == "icmp" || p.Proto == "ipv6-icmp")
+}
+
+// ends returns the addresses, the protocol and the ports of p.
+func (p *Packet) ends() []string {
+	return []string{p.Src.String(), p.Dst.String(), p.Proto, strconv.Itoa(int(p.SrcPort)), strconv.Itoa(int(p.DstPort))}
+}
+
 // next returns the protocol in the IP header of p.
 func (p *Packet) next() string {
 	switch {
@@ -333,6 +358,27 @@ func (w *walk) key(t tokens) (key []string, family bool, err error) {
 		return nil, false, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
 	}
 	return []string{p.Src.String(), p.Dst.String(), p.next(), strconv.Itoa(int(p.DstPort))}, p.family() == t.at(0), nil
+}
+
+// ends evaluates the lookup of a packet's addresses and ports in a set.
+func (w *walk) ends(t tokens) (bool, tokens, error) {
+	name, _ := strings.CutPrefix(t.at(14), "@")
+	m, err := w.hasElement(name, w.packet.ends()...)
+	return m && w.packet.family() == t.at(0), t.skip(15), err
+}
+
+// record evaluates "update @set { ENDS timeout 30s }", where ENDS are addresses and ports.
+func (w *walk) record(t tokens) (bool, tokens, error) {
+	name, _ := strings.CutPrefix(t.at(1), "@")
+	key := w.packet.ends()
+	exists, err := w.hasElement(name, key...)
+	if err != nil || w.packet.family() != t.at(3) || w.packet.NoRoom && !exists {
+		return false, t.skip(20), err
+	}
+	if set := w.table.Sets[name]; !exists {
+		set.Elements = append(set.Elements, &knftables.Element{Set: name, Key: key})
+	}
+	return true, t.skip(20), nil
 }
 
 // class evaluates the lookup of a key in a set.

@@ -43,6 +43,7 @@ type Packet struct {
 	Reply      bool  // has the reply direction, otherwise the original one
 	Mark       uint32
 	CTMark     uint32
+	Confirmed  bool   // its connection is in the connection table, as it always is if answered
 	DNAT       bool   // the destination of the connection was translated
 	SrcLocal   bool   // Src is an address of this node
 	Interface  string // the interface on which it arrived
