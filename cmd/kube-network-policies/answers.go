@@ -45,6 +45,7 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	agents := newpods.NewAgents(client.CoreV1().Pods(namespace), cfg.NodeName, certificate.Leaf)
 	cfg.Answers.Agents, cfg.Answers.Certificate = agents, certificate
 	access.Certificate = httpserver.Fixed(certificate)
+	access.Streams = tlskey.IsAgents
 	access.Client = func(ctx context.Context, c *x509.Certificate) error {
 		if tlskey.IsAgents(c) {
 			return agents.Check(ctx, c)

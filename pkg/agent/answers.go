@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -41,6 +44,20 @@ func (a *agent) answers() http.Handler {
 			writer.ServeHTTP(w, r)
 		}
 	})
+}
+
+// answersAccess is Access without clients that name a node which does not exist. The API server is not
+// asked for these.
+func (a *agent) answersAccess() *httpserver.Access {
+	access := *a.cfg.Answers.Access
+	check := access.Client
+	access.Client = func(ctx context.Context, c *x509.Certificate) error {
+		if tlskey.IsAgents(c) && !a.cache.MayBeNode(c.Subject.CommonName) {
+			return errors.New("no such node is known")
+		}
+		return check(ctx, c)
+	}
+	return &access
 }
 
 // newAsker returns what asks other agents for their new pods, nil if they are not asked.

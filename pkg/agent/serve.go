@@ -81,6 +81,9 @@ func serveSocket(ctx context.Context, server *httpserver.Server, socket string) 
 	if err != nil {
 		return fmt.Errorf("probe-socket %q: %w", socket, err)
 	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return fmt.Errorf("probe-socket: %w", errors.Join(err, listener.Close()))
+	}
 	return server.Run(ctx, listener, nil)
 }
 

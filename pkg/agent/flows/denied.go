@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -25,13 +26,8 @@ const (
 	// deniedSlots is the number of parts of DeniedWindow that are counted separately.
 	deniedSlots = 12
 	slotLength  = DeniedWindow / deniedSlots
-	// maxDeniedPolicies is how many policies are counted; an audited one counts separately.
-	// Each takes up to 300 bytes. A further one displaces one of the namespace that has most.
-	maxDeniedPolicies = 1024
 	// MaxPairs is how many pairs are named per policy.
 	MaxPairs = 3
-	// maxDeniedAnswer bounds the bytes of an answer that is read: names have at most 253.
-	maxDeniedAnswer = 4 << 20
 )
 
 // Denied is what the policies of one agent denied in the last hour, or would have denied if
@@ -100,7 +96,7 @@ func (p deniedPolicies) add(d *policy.Decision, audited bool, packets uint64, la
 	k := deniedKey{policyName{d.Policy.Kind, d.Policy.Namespace, d.Policy.Name}, audited}
 	c := p[k]
 	if c == nil {
-		if len(p) >= maxDeniedPolicies {
+		if len(p) >= bounds.DeniedPolicies {
 			p.makeRoom(k.policy.namespace, last)
 		}
 		c = &deniedCount{}
@@ -234,7 +230,7 @@ func (r *Recorder) ServeDenied(w http.ResponseWriter, _ *http.Request) {
 // DecodeDenied reads an answer of ServeDenied. It refuses answers that exceed the bounds of an
 // agent.
 func DecodeDenied(r io.Reader) (*Denied, error) {
-	limited := &io.LimitedReader{R: r, N: maxDeniedAnswer}
+	limited := &io.LimitedReader{R: r, N: bounds.DeniedBytes}
 	var answer struct {
 		Node     string          `json:"node"`
 		Policies boundedPolicies `json:"policies"`
@@ -242,7 +238,7 @@ func DecodeDenied(r io.Reader) (*Denied, error) {
 	err := json.NewDecoder(limited).Decode(&answer)
 	switch {
 	case limited.N == 0:
-		return nil, fmt.Errorf("the answer is longer than %d bytes", maxDeniedAnswer)
+		return nil, fmt.Errorf("the answer is longer than %d bytes", bounds.DeniedBytes)
 	case err != nil:
 		return nil, err
 	case answer.Node == "":
@@ -251,7 +247,7 @@ func DecodeDenied(r io.Reader) (*Denied, error) {
 	return &Denied{answer.Node, answer.Policies}, nil
 }
 
-// boundedPolicies decodes at most maxDeniedPolicies: even an answer within maxDeniedAnswer
+// boundedPolicies decodes at most bounds.DeniedPolicies: even an answer within bounds.DeniedBytes
 // could have far more.
 type boundedPolicies []DeniedByPolicy
 
@@ -262,8 +258,8 @@ func (p *boundedPolicies) UnmarshalJSON(text []byte) error {
 		return errors.New("the policies are no list")
 	}
 	for d.More() {
-		if len(*p) == maxDeniedPolicies {
-			return fmt.Errorf("the answer has more than %d policies", maxDeniedPolicies)
+		if len(*p) == bounds.DeniedPolicies {
+			return fmt.Errorf("the answer has more than %d policies", bounds.DeniedPolicies)
 		}
 		var one DeniedByPolicy
 		if err := d.Decode(&one); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -107,7 +108,7 @@ func TestDeniedPoliciesAreBounded(t *testing.T) {
 	r, _, since := newRecorder()
 	s := clusterOf(2)
 	from := func(at time.Duration) {
-		for i := range 2 * maxDeniedPolicies {
+		for i := range 2 * bounds.DeniedPolicies {
 			d := denied
 			d.Policy = &policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: fmt.Sprintf("%v-%04d", at, i)}
 			decide(r, tcp(web, db, 80), d, s, at)
@@ -115,8 +116,8 @@ func TestDeniedPoliciesAreBounded(t *testing.T) {
 		}
 		*since = at
 		got := r.Denied().Policies
-		if want := fmt.Sprintf("%v-%04d", at, maxDeniedPolicies); len(got) != maxDeniedPolicies || got[0].Name != want {
-			t.Errorf("after %v there are %d policies, the first is %s; want %d, %s", at, len(got), got[0].Name, maxDeniedPolicies, want)
+		if want := fmt.Sprintf("%v-%04d", at, bounds.DeniedPolicies); len(got) != bounds.DeniedPolicies || got[0].Name != want {
+			t.Errorf("after %v there are %d policies, the first is %s; want %d, %s", at, len(got), got[0].Name, bounds.DeniedPolicies, want)
 		}
 	}
 	from(0)
@@ -139,18 +140,18 @@ func TestDeniedPoliciesOfANamespace(t *testing.T) {
 		r.drain()
 	}
 	deny("early", "db", false)
-	for i := range maxDeniedPolicies {
+	for i := range bounds.DeniedPolicies {
 		deny("evil", fmt.Sprintf("p-%04d", i), i%2 == 0)
 	}
 	deny("late", "db", false)
-	for i := range maxDeniedPolicies {
+	for i := range bounds.DeniedPolicies {
 		deny("evil", fmt.Sprintf("q-%04d", i), i%2 == 0)
 	}
 	found := map[string]int{}
 	for _, p := range r.Denied().Policies {
 		found[p.Namespace]++
 	}
-	if want := (map[string]int{"early": 1, "evil": maxDeniedPolicies - 2, "late": 1}); !maps.Equal(found, want) {
+	if want := (map[string]int{"early": 1, "evil": bounds.DeniedPolicies - 2, "late": 1}); !maps.Equal(found, want) {
 		t.Errorf("policies by namespace: %v, want %v", found, want)
 	}
 }
@@ -171,8 +172,8 @@ func TestServeDenied(t *testing.T) {
 		`{"a"`:                                   "EOF",
 		`{"node":"x","policies":{}}`:             "no list",
 		`{"node":"x","policies":[{"count":-1}]}`: "cannot unmarshal",
-		`{"node":"x","policies":[` + strings.Repeat("{},", maxDeniedPolicies) + `{}]}`: "more than 1024 policies",
-		`{"node":"` + strings.Repeat("x", maxDeniedAnswer) + `"}`:                      "longer than",
+		`{"node":"x","policies":[` + strings.Repeat("{},", bounds.DeniedPolicies) + `{}]}`: "more than 1024 policies",
+		`{"node":"` + strings.Repeat("x", bounds.DeniedBytes) + `"}`:                       "longer than",
 	} {
 		if _, err := DecodeDenied(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20s: %v, want %s", text, err, want)

@@ -16,13 +16,11 @@ import (
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 const (
-	// readInterval is the least time between two attempts to read the Lease: any client may present
-	// an unknown key. A new writer is known after this time at the latest.
-	readInterval = 5 * time.Second
 	// fresh is how long the holder is known without reading again. A former writer is refused as
 	// soon as its successor asks, so this only bounds the time until then: 5,000 agents read 17
 	// times a second.
@@ -83,10 +81,11 @@ func (h *Holder) holds(key tlskey.Key, age time.Duration) bool {
 	return key.Holds(h.identity) && time.Since(h.read) < age
 }
 
-// update reads the Lease, unless that was tried a moment ago. The caller holds h.reading.
+// update reads the Lease, unless that was tried a moment ago: any client may present an unknown key. A
+// new writer is known after bounds.LeaseInterval at the latest. The caller holds h.reading.
 func (h *Holder) update(ctx context.Context) {
 	h.mu.Lock()
-	wait := !h.tried.IsZero() && time.Since(h.tried) < readInterval
+	wait := !h.tried.IsZero() && time.Since(h.tried) < bounds.LeaseInterval
 	if !wait {
 		h.tried = time.Now()
 	}

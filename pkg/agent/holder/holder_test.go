@@ -15,6 +15,7 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
@@ -105,11 +106,11 @@ func TestFormerHolder(t *testing.T) {
 		l.hold(first)
 		h := New(l, klog.Background())
 		want(t, h, first, nil)
-		time.Sleep(readInterval)
+		time.Sleep(bounds.LeaseInterval)
 		l.hold(second)
 		want(t, h, second, nil)
 		want(t, h, first, ErrNotHolder)
-		time.Sleep(readInterval)
+		time.Sleep(bounds.LeaseInterval)
 		l.hold(nil)
 		want(t, h, second, nil) // not read yet
 		time.Sleep(fresh)
@@ -117,7 +118,7 @@ func TestFormerHolder(t *testing.T) {
 	})
 }
 
-// A flood of unknown keys costs one request in readInterval, and a new writer is known after it.
+// A flood of unknown keys costs one request in bounds.LeaseInterval, and a new writer is known after it.
 func TestFloodOfUnknownKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &leases{}
@@ -131,13 +132,13 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 			}
 			all.Wait()
 		}
-		time.Sleep(readInterval)
+		time.Sleep(bounds.LeaseInterval)
 		flood(1000)
 		l.wantReads(t, 2)
 		want(t, h, first, nil)
 		l.hold(second)
 		want(t, h, second, ErrNotHolder)
-		time.Sleep(readInterval)
+		time.Sleep(bounds.LeaseInterval)
 		flood(1000)
 		want(t, h, second, nil)
 		l.wantReads(t, 3)
@@ -177,10 +178,10 @@ func TestNoWriterHolds(t *testing.T) {
 		h := New(l, klog.Background())
 		want(t, h, first, ErrNotHolder)
 		l.fail(apierrors.NewNotFound(coordinationv1.Resource("leases"), tlskey.Lease))
-		time.Sleep(readInterval)
+		time.Sleep(bounds.LeaseInterval)
 		want(t, h, first, ErrNotHolder)
 		l.hold(first)
-		time.Sleep(readInterval)
+		time.Sleep(bounds.LeaseInterval)
 		want(t, h, first, nil)
 		l.fail(apierrors.NewNotFound(coordinationv1.Resource("leases"), tlskey.Lease))
 		time.Sleep(fresh)

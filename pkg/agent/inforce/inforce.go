@@ -11,18 +11,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 )
 
 // Path is the path where agents serve an Answer.
 const Path = "/in-force"
-
-// Bounds of an answer that is read: an agent may lie.
-const (
-	maxAnswer = 64 << 10
-	maxKinds  = 32
-	maxText   = 512
-)
 
 // Answer is what one agent enforces.
 type Answer struct {
@@ -114,21 +108,21 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// Decode reads an answer. It refuses one that exceeds the bounds of an agent, and its texts are
+// Decode reads an answer. It refuses one that exceeds the bounds of an agent, which may lie. Texts are
 // printable.
 func Decode(r io.Reader) (*Answer, error) {
-	limited := &io.LimitedReader{R: r, N: maxAnswer}
+	limited := &io.LimitedReader{R: r, N: bounds.InForceBytes}
 	var a Answer
 	err := json.NewDecoder(limited).Decode(&a)
 	switch {
 	case limited.N == 0:
-		return nil, fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
+		return nil, fmt.Errorf("the answer is longer than %d bytes", bounds.InForceBytes)
 	case err != nil:
 		return nil, fmt.Errorf("the answer is not readable: %w", err)
 	case a.Node == "":
 		return nil, errors.New("the answer has no node")
-	case len(a.Kinds) > maxKinds:
-		return nil, fmt.Errorf("the answer has %d kinds, more than %d", len(a.Kinds), maxKinds)
+	case len(a.Kinds) > bounds.InForceKinds:
+		return nil, fmt.Errorf("the answer has %d kinds, more than %d", len(a.Kinds), bounds.InForceKinds)
 	}
 	a.MakePrintable()
 	return &a, nil
@@ -144,4 +138,4 @@ func (a *Answer) MakePrintable() {
 }
 
 // text returns s in one printable line of bounded length.
-func text(s string) string { return printable.Text(s[:min(len(s), maxText)]) }
+func text(s string) string { return printable.Text(s[:min(len(s), bounds.InForceText)]) }

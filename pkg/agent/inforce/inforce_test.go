@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 func TestCheck(t *testing.T) {
@@ -120,21 +122,21 @@ func TestWaiting(t *testing.T) {
 		want   time.Duration
 		err    string
 	}{
-		{"nothing happens", func(*node, *Tracker) {}, MaxWait, "version 150 is received, and version 100 is in force"},
-		{"an older version is in force", func(_ *node, t *Tracker) { t.Set(map[string]string{"NetworkPolicy": "149"}, 0) }, MaxWait, "version 149 is in force"},
+		{"nothing happens", func(*node, *Tracker) {}, bounds.InForceWait, "version 150 is received, and version 100 is in force"},
+		{"an older version is in force", func(_ *node, t *Tracker) { t.Set(map[string]string{"NetworkPolicy": "149"}, 0) }, bounds.InForceWait, "version 149 is in force"},
 		{"the version is in force", func(_ *node, t *Tracker) { t.Set(map[string]string{"NetworkPolicy": "150"}, 0) }, time.Second, ""},
 		{"a problem remains", func(n *node, t *Tracker) {
 			n.change(func() { n.problem = errors.New("the table\nis gone") })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 0)
-		}, MaxWait, "the table is gone"},
+		}, bounds.InForceWait, "the table is gone"},
 		{"the watch ends", func(n *node, t *Tracker) {
 			n.change(func() { n.behind = "not watched" })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 0)
-		}, MaxWait, "not watched"},
+		}, bounds.InForceWait, "not watched"},
 		{"versions go back", func(n *node, t *Tracker) {
 			n.change(func() { n.restores++ })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 0) // was confirmed too late
-		}, MaxWait, "none is in force"},
+		}, bounds.InForceWait, "none is in force"},
 		{"versions have gone back", func(n *node, t *Tracker) {
 			n.change(func() { n.restores++ })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 1)
@@ -174,7 +176,7 @@ func TestWaiting(t *testing.T) {
 func TestWaitingRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracker := (&node{}).tracker()
-		for range maxWaiting {
+		for range bounds.InForceWaiting {
 			go tracker.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, Path+"?kind=Pod&version=1", nil))
 		}
 		synctest.Wait()
@@ -186,7 +188,7 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 				t.Errorf("a request that does not wait, %q: %v", query, err)
 			}
 		}
-		time.Sleep(MaxWait)
+		time.Sleep(bounds.InForceWait)
 		synctest.Wait()
 		if _, err := ask(t, tracker, "?kind=Pod&version=1"); err != nil {
 			t.Errorf("after the others: %v", err)
@@ -213,7 +215,7 @@ func TestSinceWhen(t *testing.T) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	many, err := json.Marshal(Answer{Node: "n", Kinds: make([]Kind, maxKinds+1)})
+	many, err := json.Marshal(Answer{Node: "n", Kinds: make([]Kind, bounds.InForceKinds+1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,14 +225,14 @@ func TestDecodeRefuses(t *testing.T) {
 		"[]":         "not readable",
 		`{"node":1}`: "not readable",
 		string(many): "33 kinds, more than 32",
-		`{"node":"` + strings.Repeat("x", maxAnswer): "longer than 65536 bytes",
+		`{"node":"` + strings.Repeat("x", bounds.InForceBytes): "longer than 65536 bytes",
 	} {
 		if _, err := Decode(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40s: %v, want %s", text, err, want)
 		}
 	}
 	a, err := Decode(strings.NewReader(`{"node":"n","problem":"a\u001b[0m` + strings.Repeat("x", 1000) + `"}`))
-	if err != nil || len(a.Problem) > maxText || strings.Contains(a.Problem, "\x1b") {
+	if err != nil || len(a.Problem) > bounds.InForceText || strings.Contains(a.Problem, "\x1b") {
 		t.Errorf("%q, %v", a.Problem, err)
 	}
 }

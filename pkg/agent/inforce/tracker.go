@@ -11,17 +11,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
-const (
-	// MaxWait is the longest wait of one request. Servers end requests that take longer than ten
-	// seconds.
-	MaxWait = 5 * time.Second
-	// maxWaiting is how many requests wait at the same time.
-	maxWaiting = 32
-	// recheckEvery is how often a waiting request looks whether a problem is over.
-	recheckEvery = 100 * time.Millisecond
-)
+// recheckEvery is how often a waiting request looks whether a problem is over.
+const recheckEvery = 100 * time.Millisecond
 
 // Config configures a Tracker.
 type Config struct {
@@ -51,7 +46,7 @@ type version struct {
 
 // New returns a Tracker to which nothing is in force.
 func New(cfg Config) *Tracker {
-	return &Tracker{cfg: cfg, waiting: make(chan struct{}, maxWaiting), changed: make(chan struct{})}
+	return &Tracker{cfg: cfg, waiting: make(chan struct{}, bounds.InForceWaiting), changed: make(chan struct{})}
 }
 
 // Set is called when the changes of each kind up to a version are in force. restores is how often
@@ -119,10 +114,10 @@ func parse(query url.Values) (q question, err error) {
 	if err := checkVersion(q.version); err != nil {
 		return q, err
 	}
-	q.wait = MaxWait
+	q.wait = bounds.InForceWait
 	if s := query.Get("timeout"); s != "" {
-		if q.wait, err = time.ParseDuration(s); err != nil || q.wait < 0 || q.wait > MaxWait {
-			return q, fmt.Errorf("timeout %q: must be a duration from 0s to %v", s, MaxWait)
+		if q.wait, err = time.ParseDuration(s); err != nil || q.wait < 0 || q.wait > bounds.InForceWait {
+			return q, fmt.Errorf("timeout %q: must be a duration from 0s to %v", s, bounds.InForceWait)
 		}
 	}
 	return q, nil
@@ -144,7 +139,7 @@ func (t *Tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case t.waiting <- struct{}{}:
 			defer func() { <-t.waiting }()
 		default:
-			http.Error(w, fmt.Sprintf("%d requests wait already: ask with timeout=0s", maxWaiting), http.StatusTooManyRequests)
+			http.Error(w, fmt.Sprintf("%d requests wait already: ask with timeout=0s", bounds.InForceWaiting), http.StatusTooManyRequests)
 			return
 		}
 	}

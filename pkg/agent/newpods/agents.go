@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,8 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
@@ -23,14 +26,11 @@ const (
 	// agent presents a key that one of them has. An agent that presents another key has them listed
 	// again.
 	believedFor = 10 * time.Minute
-	// clientRate and clientBurst limit lists for clients, per second and at once: any client can name
-	// a node. What this agent asks for itself is limited apart from them by askRate and askBurst.
-	clientRate, clientBurst = 5, 20
-	askRate, askBurst       = 20, maxAsked
-	// listTimeout is less than the five seconds of a handshake.
+	// askRate and askBurst limit lists that this agent asks for itself, per second and at once. Those for
+	// clients have limits of their own: any client can name a node.
+	askRate, askBurst = 20, bounds.AskedNodes
+	// listTimeout is less than a handshake may take.
 	listTimeout = 3 * time.Second
-	// maxKnown bounds the nodes whose agents are remembered.
-	maxKnown = 1024
 )
 
 // errBusy is the error while too many nodes are asked for.
@@ -57,7 +57,7 @@ type found struct {
 
 // addressOf returns the address of the agents of a node: agents are on their node's network.
 func (a *Agents) addressOf(ctx context.Context, node string) (string, error) {
-	agents := a.remembered(node)
+	agents := a.remembered(node).agents
 	if len(agents) == 0 {
 		var err error
 		if agents, err = a.of(ctx, node, a.asks); err != nil {
@@ -80,19 +80,26 @@ type agent struct {
 // node that has the key of own.
 func NewAgents(pods corev1client.PodInterface, node string, own *x509.Certificate) *Agents {
 	return &Agents{pods: pods, node: node, key: tlskey.Of(own), known: map[string]found{},
-		clients: rate.NewLimiter(clientRate, clientBurst), asks: rate.NewLimiter(askRate, askBurst)}
+		clients: rate.NewLimiter(bounds.ListRate, bounds.ListBurst), asks: rate.NewLimiter(askRate, askBurst)}
 }
 
-// Check returns nil if a certificate is that of an agent: if its key is that of an agent on the node
-// that it names.
+// Check returns nil if a certificate, whose key a client has proved, is that of an agent: if its key is
+// that of an agent on the node that it names.
 func (a *Agents) Check(ctx context.Context, c *x509.Certificate) error {
-	return a.check(ctx, c.Subject.CommonName, c, a.clients)
+	node := c.Subject.CommonName
+	if len(node) > bounds.Name || len(validation.IsDNS1123Subdomain(node)) > 0 {
+		return errors.New("the certificate does not name a node")
+	}
+	if f := a.remembered(node); time.Since(f.at) < bounds.ListInterval && !has(f.agents, tlskey.Of(c)) {
+		return errBusy // clients may present any number of keys
+	}
+	return a.check(ctx, node, c, a.clients)
 }
 
 // check returns nil if a certificate has the key of an agent of node. limit is that of lists.
 func (a *Agents) check(ctx context.Context, node string, c *x509.Certificate, limit *rate.Limiter) error {
 	key := tlskey.Of(c)
-	if has(a.remembered(node), key) {
+	if has(a.remembered(node).agents, key) {
 		return nil
 	}
 	agents, err := a.of(ctx, node, limit)
@@ -109,22 +116,19 @@ func has(agents []agent, key tlskey.Key) bool {
 	return slices.ContainsFunc(agents, func(a agent) bool { return a.key == key })
 }
 
-// remembered returns the agents of a node as of the last list, none if that is too old.
-func (a *Agents) remembered(node string) []agent {
+// remembered returns what the last list of a node's agents has found, nothing if that is too old.
+func (a *Agents) remembered(node string) found {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f := a.known[node]
 	if time.Since(f.at) > believedFor {
-		return nil
+		return found{}
 	}
-	return f.agents
+	return f
 }
 
 // of lists the agents of a node, unless limit forbids it.
 func (a *Agents) of(ctx context.Context, node string, limit *rate.Limiter) ([]agent, error) {
-	if node == "" {
-		return nil, errors.New("the certificate names no node")
-	}
 	if !limit.Allow() {
 		return nil, errBusy
 	}
@@ -149,11 +153,17 @@ func (a *Agents) of(ctx context.Context, node string, limit *rate.Limiter) ([]ag
 	return agents, nil
 }
 
+// remember keeps the agents of a node, in place of those that were listed longest ago if there are too
+// many. A node without agents may be none.
 func (a *Agents) remember(node string, agents []agent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, known := a.known[node]; !known && len(a.known) >= maxKnown {
-		clear(a.known)
+	delete(a.known, node)
+	if len(agents) == 0 {
+		return
+	}
+	if len(a.known) >= bounds.KnownNodes {
+		delete(a.known, slices.MinFunc(slices.Collect(maps.Keys(a.known)), func(x, y string) int { return a.known[x].at.Compare(a.known[y].at) }))
 	}
 	a.known[node] = found{agents, time.Now()}
 }

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
+	"sigs.k8s.io/kube-network-policies/pkg/base/handshake"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
@@ -24,21 +26,16 @@ const (
 	// askFor is how long an agent is listened to after the last packet of an unknown address of its
 	// node: pods that start in a row are then known before their first packets.
 	askFor = 5 * time.Minute
-	// maxAsked bounds the nodes that are asked at once. Others are known by the status of their pods.
-	maxAsked = 64
 	// keepFor is how long a report counts after its conversation: longer than a slow kubelet takes to
 	// write the status of a pod. Without an owner of its address, the connections that the pod has
 	// opened by then would be removed.
 	keepFor = 30 * time.Second
 	// maxReports bounds the nodes whose reports count, with those that are no longer asked.
-	maxReports = 2 * maxAsked
+	maxReports = 2 * bounds.AskedNodes
+	// listenFor is how long one conversation takes: the agent ends it after bounds.StreamTime.
+	listenFor = bounds.StreamTime - bounds.LineSilence
 	// retryAfter is the time until a node is asked again whose agent did not answer.
 	retryAfter = 2 * time.Second
-	// silence ends a connection: heartbeats come more often.
-	silence = 3 * heartbeat
-	// lineRate and lineBurst limit the lines of a node that are believed, per second and at once.
-	// Each makes a snapshot.
-	lineRate, lineBurst = 20, 20
 	// waiting is how many addresses may wait to be looked up.
 	waiting = 256
 )
@@ -63,7 +60,7 @@ type Config struct {
 type Asker struct {
 	cfg    Config
 	wanted chan netip.Addr
-	dial   func(ctx context.Context, network, address string) (net.Conn, error) // nil is that of net
+	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 
 	failed, skipped prometheus.Counter
 	errors          rate.Sometimes
@@ -76,6 +73,7 @@ type Asker struct {
 // conversation is how a node is asked.
 type conversation struct {
 	until time.Time // when it ends, unless the node is wanted again
+	end   time.Time // when it ends at the latest
 	rest  bool      // it has failed, and the node is asked again after until
 }
 
@@ -84,6 +82,7 @@ func NewAsker(cfg Config) *Asker {
 	a := &Asker{
 		cfg:    cfg,
 		wanted: make(chan netip.Addr, waiting),
+		dial:   (&net.Dialer{Timeout: bounds.LineSilence}).DialContext,
 		nodes:  map[string]*conversation{}, reports: map[string]*time.Timer{},
 		errors: rate.Sometimes{First: 1, Interval: time.Minute},
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
@@ -150,15 +149,15 @@ func (a *Asker) begin(node string) bool {
 	c := a.nodes[node]
 	switch {
 	case c != nil && !c.rest:
-		c.until = now.Add(askFor)
+		c.until = now.Add(min(askFor, c.end.Sub(now)))
 		return false
 	case c != nil && now.Before(c.until):
 		return false
-	case c == nil && len(a.nodes) >= maxAsked && !a.forgetRested(now):
+	case c == nil && len(a.nodes) >= bounds.AskedNodes && !a.forgetRested(now):
 		a.skipped.Inc()
 		return false
 	}
-	a.nodes[node] = &conversation{until: now.Add(askFor)}
+	a.nodes[node] = &conversation{until: now.Add(askFor), end: now.Add(listenFor)}
 	return true
 }
 
@@ -253,14 +252,12 @@ func (a *Asker) listen(ctx context.Context, node string) error {
 		return err
 	}
 	transport := &http.Transport{
-		DialContext:            a.dial,
 		DisableKeepAlives:      true,
-		MaxResponseHeaderBytes: 16 << 10,
-		TLSHandshakeTimeout:    silence,
-		ResponseHeaderTimeout:  silence,
-		TLSClientConfig: tlskey.ClientConfig(a.cfg.Certificate, func(c *x509.Certificate) error {
+		MaxResponseHeaderBytes: bounds.AnswerHeader,
+		ResponseHeaderTimeout:  bounds.LineSilence,
+		DialTLSContext: handshake.Dial(a.dial, tlskey.ClientConfig(a.cfg.Certificate, func(c *x509.Certificate) error {
 			return a.cfg.Agents.check(ctx, node, c, a.cfg.Agents.asks)
-		}),
+		})),
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(address, a.cfg.Port)+Path, nil)
 	if err != nil {
@@ -279,11 +276,11 @@ func (a *Asker) listen(ctx context.Context, node string) error {
 
 // read passes on lines. A line without news is a heartbeat.
 func (a *Asker) read(ctx context.Context, node string, body io.ReadCloser) error {
-	alive := time.AfterFunc(silence, func() { _ = body.Close() })
+	alive := time.AfterFunc(bounds.LineSilence, func() { _ = body.Close() })
 	defer alive.Stop()
-	limit, scanner := rate.NewLimiter(lineRate, lineBurst), lines(body)
+	limit, scanner := rate.NewLimiter(bounds.LineRate, bounds.LineRate), lines(body)
 	for scanner.Scan() {
-		alive.Reset(silence)
+		alive.Reset(bounds.LineSilence)
 		sandboxes, err := parse(scanner.Bytes())
 		if err != nil {
 			return err

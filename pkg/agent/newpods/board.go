@@ -5,6 +5,7 @@
 package newpods
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -25,11 +27,9 @@ const (
 	heartbeat = 5 * time.Second
 	// writeTimeout is how long a line may take to be sent.
 	writeTimeout = 5 * time.Second
-	// reportRate and reportBurst limit the lines to one agent, per second and at once. It takes lineRate
+	// reportRate and reportBurst limit the lines to one agent, per second and at once. It takes bounds.LineRate
 	// at most, and more would wait on the way, so that it learned late of the pods that started last.
-	reportRate, reportBurst = lineRate / 2, lineBurst / 2
-	// maxReported bounds the sandboxes of a report.
-	maxReported = 1024
+	reportRate, reportBurst = bounds.LineRate / 2, bounds.LineRate / 2
 )
 
 // report is one line of the answer.
@@ -74,15 +74,15 @@ func (b *Board) recent() (report, <-chan struct{}) {
 	defer b.mu.Unlock()
 	t := report{Sandboxes: []sandbox{}}
 	for _, s := range b.sandboxes {
-		if len(t.Sandboxes) < maxReported && time.Since(b.seen[keyOfSandbox(s)]) < reportFor {
+		if len(t.Sandboxes) < bounds.LineSandboxes && time.Since(b.seen[keyOfSandbox(s)]) < reportFor {
 			t.Sandboxes = append(t.Sandboxes, fromState(s))
 		}
 	}
 	return t, b.changed
 }
 
-// ServeHTTP writes lines of JSON, at once and after changes, until the client closes the connection. A line
-// has all changes since the one before.
+// ServeHTTP writes lines of JSON, at once and after changes, until the client closes the connection or has
+// to prove itself again. A line has all changes since the one before.
 func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	// It is the answer that takes long, not the request. A client that is gone is noticed when a line
@@ -90,14 +90,16 @@ func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if control.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(r.Context(), bounds.StreamTime)
+	defer cancel()
 	pace := rate.NewLimiter(reportRate, reportBurst)
-	for pace.Wait(r.Context()) == nil {
+	for pace.Wait(ctx) == nil {
 		line, changed := b.recent()
 		if control.SetWriteDeadline(time.Now().Add(writeTimeout)) != nil || json.NewEncoder(w).Encode(line) != nil || control.Flush() != nil {
 			return
 		}
 		select {
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			return
 		case <-changed:
 		case <-time.After(heartbeat):

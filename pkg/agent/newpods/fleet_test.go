@@ -22,13 +22,11 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
-
-// serverLimit is the number of connections that httpserver serves at a time.
-const serverLimit = 64
 
 // fleet has the agents of many nodes, and the network and the API between them in memory. It runs in a
 // bubble, so minutes take no time. An agent serves once another one connects to it.
@@ -214,7 +212,7 @@ func (f *fleet) serve(i int) *fleetMember {
 		return m
 	}
 	m.listener = &pipeListener{accept: make(chan net.Conn), done: make(chan struct{}), addr: nodeAddr(i)}
-	access := &httpserver.Access{Client: m.agents.Check, Certificate: httpserver.Fixed(m.certificate)}
+	access := &httpserver.Access{Client: m.agents.Check, Streams: tlskey.IsAgents, Certificate: httpserver.Fixed(m.certificate)}
 	f.running.Go(func() { _ = httpserver.New(m.board, nil, prometheus.NewRegistry()).Run(f.ctx, m.listener, access) })
 	return m
 }
@@ -304,35 +302,32 @@ func TestFleetOneAsks(t *testing.T) {
 			synctest.Wait()
 		}
 		pass(time.Second)
-		f.want("packets from all nodes", counts{connections: maxAsked, dialed: maxAsked, lines: maxAsked, lists: 1 + maxAsked})
-		if n := testutil.ToFloat64(one.asker.skipped); n != 2*(fleetSize-1-maxAsked) {
+		f.want("packets from all nodes", counts{connections: bounds.AskedNodes, dialed: bounds.AskedNodes, lines: bounds.AskedNodes, lists: 1 + bounds.AskedNodes})
+		if n := testutil.ToFloat64(one.asker.skipped); n != 2*(fleetSize-1-bounds.AskedNodes) {
 			t.Errorf("%v attempts are skipped", n)
 		}
 		_, begun := f.count()
 		pass(time.Minute)
-		f.want("a minute later", counts{connections: maxAsked, dialed: maxAsked, lines: 13 * maxAsked, lists: 1 + maxAsked})
+		f.want("a minute later", counts{connections: bounds.AskedNodes, dialed: bounds.AskedNodes, lines: 13 * bounds.AskedNodes, lists: 1 + bounds.AskedNodes})
 		_, sent := f.count()
-		begin, minute := begun/maxAsked, (sent-begun)/maxAsked
+		begin, minute := begun/bounds.AskedNodes, (sent-begun)/bounds.AskedNodes
 		t.Logf("an agent sends %d bytes until its first line, and then %d in a minute", begin, minute)
 		if begin > 3000 || minute > 600 {
 			t.Error("these are more than documented")
 		}
-		each := (heap() - idle) / maxAsked
+		each := (heap() - idle) / bounds.AskedNodes
 		t.Logf("a connection has %d KB of memory at both ends", each>>10)
 		if each > 256<<10 {
 			t.Error("this is more than documented")
 		}
 		pass(askFor)
 		// It ends with the first line after askFor.
-		end := counts{dialed: maxAsked, lines: 62 * maxAsked, lists: 1 + maxAsked}
+		end := counts{dialed: bounds.AskedNodes, lines: 62 * bounds.AskedNodes, lists: 1 + bounds.AskedNodes}
 		f.want("when they were not needed for minutes", end)
 		pass(time.Hour)
 		f.want("an hour later", end)
 
-		for i := range fleetSize {
-			one.agents.remember(nodeName(i), nil)
-		}
-		if f.pairMost != 1 || len(one.agents.known) > maxKnown || len(one.asker.nodes) > maxAsked {
+		if f.pairMost != 1 || len(one.agents.known) > bounds.KnownNodes || len(one.asker.nodes) > bounds.AskedNodes {
 			t.Errorf("at most %d connections to one node; %d nodes are remembered, %d are asked", f.pairMost, len(one.agents.known), len(one.asker.nodes))
 		}
 	})
@@ -346,12 +341,12 @@ func TestFleetAllAsk(t *testing.T) {
 		for i := 1; i < fleetSize; i++ {
 			f.member(i).asker.Want(podAddr(0, 1))
 			pass(time.Second / fleetSize)
-			if c, _ := f.count(); c.connections > serverLimit {
+			if c, _ := f.count(); c.connections > bounds.HandshakeWaiting+bounds.HandshakeRunning+bounds.Connections {
 				t.Fatalf("%d connections are open", c.connections)
 			}
 		}
 		c, _ := f.count()
-		if limit := 1 + clientBurst + clientRate; c.lines == 0 || c.lines > limit || c.lists > limit {
+		if limit := 1 + bounds.ListBurst + bounds.ListRate; c.lines == 0 || c.lines > limit || c.lists > limit {
 			t.Errorf("%d are answered in a second, with %d lists, want at most %d", c.lines, c.lists, limit)
 		}
 		t.Logf("%d are answered in the first second", c.lines)

@@ -11,14 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
-)
-
-// Bounds of what is read: an agent may be compromised.
-const (
-	maxLine  = 512 << 10 // bytes
-	maxName  = 253       // of a namespace, a pod or a UID, as in the API
-	maxAddrs = 16        // of a pod
 )
 
 // sandbox is a clusterstate.Sandbox in an answer.
@@ -48,10 +42,10 @@ func fromState(s clusterstate.Sandbox) sandbox {
 	return sandbox{s.Namespace, s.Name, s.UID, s.Addrs}
 }
 
-// lines returns a scanner of the lines of an answer.
+// lines returns a scanner of the lines of an answer: an agent may be compromised.
 func lines(r io.Reader) *bufio.Scanner {
 	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 0, 4<<10), maxLine)
+	s.Buffer(make([]byte, 0, 4<<10), bounds.LineBytes)
 	return s
 }
 
@@ -61,12 +55,12 @@ func parse(line []byte) ([]clusterstate.Sandbox, error) {
 	if err := json.Unmarshal(line, &t); err != nil {
 		return nil, fmt.Errorf("the answer is not readable: %w", err)
 	}
-	if len(t.Sandboxes) > maxReported {
-		return nil, fmt.Errorf("the answer has %d sandboxes, more than %d", len(t.Sandboxes), maxReported)
+	if len(t.Sandboxes) > bounds.LineSandboxes {
+		return nil, fmt.Errorf("the answer has %d sandboxes, more than %d", len(t.Sandboxes), bounds.LineSandboxes)
 	}
 	sandboxes := make([]clusterstate.Sandbox, len(t.Sandboxes))
 	for i, s := range t.Sandboxes {
-		if max(len(s.Namespace), len(s.Name), len(s.UID)) > maxName || len(s.Addrs) > maxAddrs {
+		if max(len(s.Namespace), len(s.Name), len(s.UID)) > bounds.Name || len(s.Addrs) > bounds.LineAddresses {
 			return nil, errors.New("the answer has a sandbox that no pod can have")
 		}
 		sandboxes[i] = clusterstate.Sandbox(s)

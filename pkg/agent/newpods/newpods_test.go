@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -124,7 +125,7 @@ func (m *member) serveWith(t *testing.T, h http.Handler) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		access := &httpserver.Access{Client: m.agents.Check, Certificate: httpserver.Fixed(m.certificate)}
+		access := &httpserver.Access{Client: m.agents.Check, Streams: tlskey.IsAgents, Certificate: httpserver.Fixed(m.certificate)}
 		done <- httpserver.New(h, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
 	}()
 	t.Cleanup(func() {
@@ -266,13 +267,13 @@ func TestWhoIsNoAgent(t *testing.T) {
 
 // TestAnswersOfAChangedAgent: what is not an answer ends the conversation.
 func TestAnswersOfAChangedAgent(t *testing.T) {
-	many := `{"sandboxes":[` + strings.Repeat("{},", maxReported) + "{}]}\n"
+	many := `{"sandboxes":[` + strings.Repeat("{},", bounds.LineSandboxes) + "{}]}\n"
 	for name, answer := range map[string]string{
 		"not JSON":           "hello\n",
 		"an address of none": `{"sandboxes":[{"namespace":"x","name":"a","addrs":["10.2.0.256"]}]}` + "\n",
-		"a name of no pod":   `{"sandboxes":[{"name":"` + strings.Repeat("a", maxName+1) + `"}]}` + "\n",
+		"a name of no pod":   `{"sandboxes":[{"name":"` + strings.Repeat("a", bounds.Name+1) + `"}]}` + "\n",
 		"too many sandboxes": many,
-		"an endless line":    strings.Repeat("a", maxLine+1),
+		"an endless line":    strings.Repeat("a", bounds.LineBytes+1),
 		"nothing":            "",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -338,21 +339,73 @@ func TestAnAgentWhoseKeyIsNew(t *testing.T) {
 // TestManyClients: clients that name nodes cause a bounded number of lists, and do not keep the agent
 // from asking.
 func TestManyClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI()
+		one, two, three := api.member(t, "node-1"), api.member(t, "node-2"), api.member(t, "node-3")
+		unknown := func(node string) {
+			t.Helper()
+			if one.agents.Check(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: node}}) == nil {
+				t.Fatal("a client without a key is an agent")
+			}
+		}
+		lists := func(when string, want int) {
+			t.Helper()
+			if n := len(api.Actions()); n != want {
+				t.Errorf("%s: %d lists, want %d", when, n, want)
+			}
+		}
+		for range 100 {
+			unknown("node-2")
+		}
+		lists("many keys of one node", 2) // one of them is for this agent's own pod
+		time.Sleep(bounds.ListInterval)
+		unknown("node-2")
+		lists("later", 3)
+		if err := one.agents.Check(t.Context(), two.certificate.Leaf); err != nil {
+			t.Errorf("the agent of the node: %v", err)
+		}
+		lists("the agent of the node", 3)
+
+		time.Sleep(time.Minute)
+		for i := range 100 {
+			unknown(fmt.Sprintf("node-%d", 100+i))
+		}
+		lists("many nodes", 3+bounds.ListBurst)
+		if err := one.agents.check(t.Context(), "node-3", three.certificate.Leaf, one.agents.asks); err != nil {
+			t.Errorf("what the agent asks for itself: %v", err)
+		}
+		if n := len(one.agents.known); n != 2 {
+			t.Errorf("%d nodes are remembered, want those with agents", n)
+		}
+	})
+}
+
+// TestNamesOfNoNode: what cannot be the name of a node is neither remembered nor asked for.
+func TestNamesOfNoNode(t *testing.T) {
 	api := newAPI()
-	one, two := api.member(t, "node-1"), api.member(t, "node-2")
-	one.agents.clients = rate.NewLimiter(0, clientBurst) // no time passes
-	for range 10 * clientBurst {
-		if err := one.agents.Check(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: "node-3"}}); err == nil {
-			t.Fatal("a client without a key is an agent")
+	one := api.member(t, "node-1")
+	for _, name := range []string{"", "Node", "node-1,metadata.name=x", "node/1", " node-1", "node-1\n", strings.Repeat("a", bounds.Name+1), strings.Repeat("a", 240<<10)} {
+		if one.agents.Check(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: name}}) == nil {
+			t.Errorf("%.20q is a node with an agent", name)
 		}
 	}
-	// Each lists the agents of the node, and one of them this agent's own pod.
-	if n := len(api.Actions()); n != clientBurst+1 {
-		t.Errorf("%d lists for %d clients, want %d", n, 10*clientBurst, clientBurst+1)
+	if len(api.Actions()) != 0 || len(one.agents.known) != 0 {
+		t.Errorf("%d requests, %d nodes are remembered", len(api.Actions()), len(one.agents.known))
 	}
-	if err := one.agents.check(t.Context(), "node-2", two.certificate.Leaf, one.agents.asks); err != nil {
-		t.Errorf("what the agent asks for itself: %v", err)
-	}
+}
+
+// TestRememberedNodes: the agents of a bounded number of nodes are remembered, the latest.
+func TestRememberedNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI().member(t, "node-1").agents
+		for i := range 2 * bounds.KnownNodes {
+			a.remember(nodeName(i), []agent{{}})
+			time.Sleep(time.Millisecond)
+		}
+		if len(a.known) != bounds.KnownNodes || len(a.remembered(nodeName(bounds.KnownNodes)).agents) != 1 {
+			t.Errorf("%d nodes are remembered", len(a.known))
+		}
+	})
 }
 
 func TestBoardReportsNewSandboxesOnly(t *testing.T) {
@@ -366,9 +419,9 @@ func TestBoardReportsNewSandboxesOnly(t *testing.T) {
 	if got := fmt.Sprint(reported.Sandboxes); !strings.Contains(got, "new") || strings.Contains(got, "old") {
 		t.Errorf("reported %s", got)
 	}
-	many := slices.Repeat([]clusterstate.Sandbox{sandboxAt("new", "10.2.0.3")}, 2*maxReported)
+	many := slices.Repeat([]clusterstate.Sandbox{sandboxAt("new", "10.2.0.3")}, 2*bounds.LineSandboxes)
 	b.Set(many)
-	if len(first(b.recent()).Sandboxes) != maxReported {
+	if len(first(b.recent()).Sandboxes) != bounds.LineSandboxes {
 		t.Error("the sandboxes of a report are not bounded")
 	}
 }
@@ -399,7 +452,7 @@ func TestManyPodsStart(t *testing.T) {
 		var served sync.WaitGroup
 		served.Go(func() { b.ServeHTTP(c, httptest.NewRequestWithContext(ctx, http.MethodGet, Path, nil)) })
 		synctest.Wait()
-		takes := rate.NewLimiter(lineRate, lineBurst) // as an asker
+		takes := rate.NewLimiter(bounds.LineRate, bounds.LineRate) // as an asker
 		for i := range 1000 {
 			before := len(c.lines)
 			name := fmt.Sprint("pod-", i)
@@ -426,13 +479,13 @@ func TestManyPodsStart(t *testing.T) {
 // TestTooManyNodes: a sweep over addresses of many nodes asks a bounded number of them.
 func TestTooManyNodes(t *testing.T) {
 	a := NewAsker(Config{Registerer: prometheus.NewRegistry()})
-	for i := range 2 * maxAsked {
-		if got := a.begin(fmt.Sprint(i)); got != (i < maxAsked) {
+	for i := range 2 * bounds.AskedNodes {
+		if got := a.begin(fmt.Sprint(i)); got != (i < bounds.AskedNodes) {
 			t.Errorf("node %d is asked: %v", i, got)
 		}
 	}
-	if n := testutil.ToFloat64(a.skipped); n != maxAsked {
-		t.Errorf("%v nodes are counted as skipped, want %d", n, maxAsked)
+	if n := testutil.ToFloat64(a.skipped); n != bounds.AskedNodes {
+		t.Errorf("%v nodes are counted as skipped, want %d", n, bounds.AskedNodes)
 	}
 	a.nodes["0"] = &conversation{until: time.Now().Add(-time.Second), rest: true}
 	if !a.begin("further") {
@@ -450,7 +503,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, s := range sandboxes {
-			if max(len(s.Namespace), len(s.Name), len(s.UID)) > maxName || len(s.Addrs) > maxAddrs {
+			if max(len(s.Namespace), len(s.Name), len(s.UID)) > bounds.Name || len(s.Addrs) > bounds.LineAddresses {
 				t.Errorf("%v exceeds the bounds", s)
 			}
 		}

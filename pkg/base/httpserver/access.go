@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 // Access decides who may read the paths of a Server, over TLS. Probes need no
@@ -20,9 +22,12 @@ type Access struct {
 	// client does not get it.
 	Authorize func(ctx context.Context, path, token string) error
 	// Client returns nil if the client with a certificate may read all paths. If it is not nil,
-	// there are no tokens: clients need TLS 1.3 and a certificate, and the handshake ends unless
-	// they may read and have the key. The context ends with the handshake.
+	// there are no tokens: clients need TLS 1.3 and a certificate, and Client is called after they have
+	// proved the key. It has a few seconds.
 	Client func(ctx context.Context, certificate *x509.Certificate) error
+	// Streams reports whether a client of Client listens to streams: it has one connection, and each
+	// is closed for a new one if there are too many. Other clients have places of their own.
+	Streams func(certificate *x509.Certificate) bool
 }
 
 // Errors of Authorize.
@@ -32,51 +37,25 @@ var (
 	ErrBusy            = errors.New("too many unknown tokens, retry later")
 )
 
-// handshakeRate limits the TLS handshakes of a share, as a rate per second and a burst.
-// Further handshakes wait, one per client, so that with 64 clients a handshake takes less
-// than three seconds.
-const handshakeRate = 25
-
-// config returns the TLS configuration. It does not offer HTTP/2, which allows many
-// requests on one connection.
+// config returns the TLS configuration.
 func (a *Access) config() *tls.Config {
 	config := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"http/1.1"},
 		GetCertificate: a.Certificate,
 	}
-	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		if err := paceHandshake(hello); err != nil || a.Client == nil {
-			return nil, err
-		}
-		return a.withClient(hello.Context(), config), nil
+	if a.Client != nil {
+		config.MinVersion = tls.VersionTLS13
+		config.ClientAuth = tls.RequireAnyClientCert
+		config.SessionTicketsDisabled = true // each connection proves the key
 	}
 	return config
-}
-
-// withClient returns config for a connection whose client has to be one that Client allows.
-func (a *Access) withClient(ctx context.Context, config *tls.Config) *tls.Config {
-	config = config.Clone()
-	config.MinVersion = tls.VersionTLS13
-	config.ClientAuth = tls.RequireAnyClientCert
-	config.SessionTicketsDisabled = true // each connection proves the key
-	config.VerifyConnection = func(state tls.ConnectionState) error { return a.Client(ctx, state.PeerCertificates[0]) }
-	return config
-}
-
-// paceHandshake delays a handshake by the share's pace. It does not delay clients on this
-// machine.
-func paceHandshake(hello *tls.ClientHelloInfo) error {
-	if c := counted(hello.Conn); c != nil {
-		return c.wait(hello.Context(), c.share.handshakes)
-	}
-	return nil
 }
 
 // guard wraps h so that it serves only what clients may read.
 func (a *Access) guard(h http.Handler) http.Handler {
 	if a.Client != nil {
-		return h // the handshake has decided
+		return h // it is served only to those that may read
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isProbe(r) {
@@ -102,8 +81,12 @@ func isProbe(r *http.Request) bool { return r.URL.Path == livez || r.URL.Path ==
 
 func (a *Access) authorize(r *http.Request) error {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+	token = strings.TrimSpace(token)
+	switch {
+	case !strings.EqualFold(scheme, "Bearer") || token == "":
 		return errNoToken
+	case len(token) > bounds.TokenBytes:
+		return ErrUnauthenticated // the API server is not asked
 	}
 	return a.Authorize(r.Context(), r.URL.Path, token)
 }

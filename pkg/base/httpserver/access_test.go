@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
@@ -216,14 +217,14 @@ func TestHandshakesThatNeverEnd(t *testing.T) {
 	address := startSecureWith(t, selfSigned(t, "node-1"), func(addr netip.Addr) (string, bool) {
 		return "", addr.As4()[2] == 1 // 127.0.1.0/24
 	})
-	for i := range 2 * maxConnections {
+	for i := range 2 * bounds.Connections {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%200))}}
 		conn, err := dialer.DialContext(t.Context(), "tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		if _, err := conn.Write([]byte{22, 3, 1, 2, 0}); err != nil && i < maxConnections { // the start of a ClientHello
+		if _, err := conn.Write([]byte{22, 3, 1, 2, 0}); err != nil && i < bounds.Connections { // the start of a ClientHello
 			t.Fatal(err)
 		}
 	}

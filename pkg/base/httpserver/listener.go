@@ -2,39 +2,196 @@ package httpserver
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/netip"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
+	"sigs.k8s.io/kube-network-policies/pkg/base/handshake"
 )
 
-// listener closes connections for which their share has no place.
-type listener struct {
-	net.Listener
-	pods                 Pods
-	podShare, otherShare *share // for this node's pods, and for all other clients
+// group is clients with places of their own, and with TLS a door of their own.
+type group struct {
+	door    *door    // nil without TLS
+	places  *share   // nil for clients that stay only after they have proved a key
+	provers *provers // nil for clients that prove none
 }
 
-// Accept waits for a connection that gets a place.
-func (l *listener) Accept() (net.Conn, error) {
+// listener gives places to connections, with TLS after their handshakes.
+type listener struct {
+	net.Listener
+	pods   Pods
+	access *Access // nil without TLS
+	config *tls.Config
+
+	// This node, its pods and all other clients are groups. If clients prove keys, they are in askers or
+	// streams after their handshakes, and also before when a key was proved lately at their address.
+	node, ofPods, others, askers, streams *group
+
+	ready  chan net.Conn
+	failed chan error
+	closed chan struct{}
+	close  func() error
+}
+
+func newListener(l net.Listener, pods Pods, access *Access, refused *prometheus.CounterVec) *listener {
+	count := func(clients string) prometheus.Counter { return refused.WithLabelValues(clients) }
+	n := &listener{
+		Listener: l, pods: pods, access: access,
+		node:   &group{places: newShare(count(thisNode), bounds.Connections, true)},
+		ofPods: &group{places: newShare(count(ourPods), bounds.ConnectionsPerClient, false)},
+		others: &group{places: newShare(count(otherClients), bounds.ConnectionsPerClient, false)},
+		ready:  make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
+	}
+	n.node.places.requests = nil
+	n.close = sync.OnceValue(func() error {
+		close(n.closed)
+		return l.Close()
+	})
+	if access == nil {
+		return n
+	}
+	n.config = access.config()
+	n.node.door, n.ofPods.door, n.others.door = newDoor(count(thisNode), rate.Inf), newDoor(count(ourPods), bounds.HandshakeRate), newDoor(count(otherClients), bounds.HandshakeRate)
+	if access.Client != nil {
+		n.ofPods.places, n.others.places = nil, nil
+		n.askers = provenGroup(count(knownClients), bounds.ConnectionsPerClient, false)
+		n.streams = provenGroup(count(knownClients), bounds.StreamsPerKey, true)
+	}
+	return n
+}
+
+// provenGroup returns a group of clients that prove keys. Each of their connections has one request, so
+// that the door limits requests.
+func provenGroup(closed prometheus.Counter, perKey int, replace bool) *group {
+	g := &group{door: newDoor(closed, bounds.HandshakeRate), places: newShare(closed, perKey, replace), provers: newProvers()}
+	g.places.requests = nil
+	return g
+}
+
+// run accepts connections until the listener is closed. All handshakes have ended when it returns.
+func (l *listener) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	var doors sync.WaitGroup
+	defer doors.Wait()
+	defer cancel()
+	for _, g := range []*group{l.node, l.ofPods, l.others, l.askers, l.streams} {
+		if g != nil && g.door != nil {
+			doors.Go(func() { g.door.run(ctx, l.shake(g)) })
+		}
+	}
 	for {
 		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
+		switch {
+		case err == nil:
+			l.enter(&connection{Conn: conn})
+		case !l.fail(err):
+			return
 		}
-		if sameMachine(clientOf(conn).Unmap(), conn.LocalAddr()) {
-			return conn, nil
-		}
-		identity, onNode := identify(clientOf(conn), l.pods)
-		share := l.otherShare
-		if onNode {
-			share = l.podShare
-		}
-		if admitted := share.admit(conn, identity); admitted != nil {
-			return admitted, nil
-		}
-		_ = conn.Close()
 	}
 }
+
+// fail passes on an error of Accept, and reports whether to go on.
+func (l *listener) fail(err error) bool {
+	select {
+	case l.failed <- err:
+		return !errors.Is(err, net.ErrClosed)
+	case <-l.closed:
+		return false
+	}
+}
+
+// enter gives a new connection its place, or has it wait at its door.
+func (l *listener) enter(c *connection) {
+	g, identity := l.groupOf(c)
+	if g.door != nil {
+		g.door.enter(c, identity)
+		return
+	}
+	l.stay(c, c, g.places, identity)
+}
+
+// groupOf returns the group of a connection before its handshake.
+func (l *listener) groupOf(c *connection) (*group, client) {
+	addr := clientOf(c).Unmap()
+	switch {
+	case l.askers == nil && sameMachine(addr, c.LocalAddr()):
+		return l.node, client{}
+	case l.askers != nil && l.askers.provers.at(addr):
+		return l.askers, client{address: addr}
+	case l.askers != nil && l.streams.provers.at(addr):
+		return l.streams, client{address: addr}
+	}
+	identity, onNode := identify(clientOf(c), l.pods)
+	if onNode {
+		return l.ofPods, identity
+	}
+	return l.others, identity
+}
+
+// shake returns the handshake of connections at the door of a group.
+func (l *listener) shake(g *group) func(context.Context, *arrival) {
+	return func(ctx context.Context, a *arrival) {
+		ctx, cancel := context.WithTimeout(ctx, bounds.HandshakeTime)
+		defer cancel()
+		conn, err := handshake.Server(ctx, a.connection, l.config)
+		if err != nil {
+			return
+		}
+		if l.access.Client == nil {
+			g.door.end(a)
+			l.stay(a.connection, conn, g.places, a.client)
+			return
+		}
+		// The client has proved the key only now.
+		certificate := conn.ConnectionState().PeerCertificates[0]
+		if l.access.Client(ctx, certificate) != nil {
+			_ = conn.Close()
+			return
+		}
+		proven, k := l.askers, key(sha256.Sum256(certificate.RawSubjectPublicKeyInfo))
+		if l.access.Streams != nil && l.access.Streams(certificate) {
+			proven = l.streams
+		}
+		proven.provers.proved(k, clientOf(conn).Unmap())
+		g.door.end(a)
+		l.stay(a.connection, conn, proven.places, client{key: k})
+	}
+}
+
+// stay has a connection served if it gets a place. conn is c, or TLS on it.
+func (l *listener) stay(c *connection, conn net.Conn, s *share, identity client) {
+	if !s.admit(c, identity) {
+		_ = c.Close()
+		return
+	}
+	select {
+	case l.ready <- conn:
+	case <-l.closed:
+		_ = c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.ready:
+		return conn, nil
+	case err := <-l.failed:
+		return nil, err
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error { return l.close() }
 
 // clientOf returns the address of a client, including the interface if it is link-local.
 func clientOf(conn net.Conn) netip.Addr {
@@ -42,9 +199,14 @@ func clientOf(conn net.Conn) netip.Addr {
 	return tcp.AddrPort().Addr() // a nil TCPAddr gives the zero Addr
 }
 
-// client is an identity that a client cannot choose: its pod, or else the network in which
-// it may own every address.
+// key is the SHA-256 of a public key.
+type key [sha256.Size]byte
+
+// client is an identity that a client cannot choose: the key that it has proved, an address where one
+// was proved, its pod, or else the network in which it may own every address.
 type client struct {
+	key     key
+	address netip.Addr
 	pod     string
 	network netip.Prefix
 	link    string // the interface for link-local addresses
@@ -74,18 +236,21 @@ func identify(addr netip.Addr, pods Pods) (c client, onNode bool) {
 	return c, onNode || addr.IsLinkLocalUnicast()
 }
 
-// connection is a connection with a place in a share.
+// connection is a connection of a client.
 type connection struct {
 	net.Conn
-	share  *share
-	holder *holder
-	busy   bool               // while a request is answered; guarded by share.mu
-	cancel context.CancelFunc // ends work for the connection; nil until the server has it
+	share    *share // nil before it has a place
+	holder   *holder
+	busy     bool               // while a request is answered; guarded by share.mu
+	cancel   context.CancelFunc // ends work for the connection; nil until the server has it
+	requests int                // that it has made
 }
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
-	c.share.remove(c)
+	if c.share != nil {
+		c.share.remove(c)
+	}
 	return c.Conn.Close()
 }
 
@@ -100,13 +265,18 @@ func (c *connection) wait(ctx context.Context, p *pace) error {
 	}
 }
 
-// counted returns the connection with a place that conn wraps, or nil.
+// counted returns the connection that conn wraps, or nil.
 func counted(conn net.Conn) *connection {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
+	for {
+		switch c := conn.(type) {
+		case *connection:
+			return c
+		case interface{ NetConn() net.Conn }:
+			conn = c.NetConn()
+		default:
+			return nil
+		}
 	}
-	c, _ := conn.(*connection)
-	return c
 }
 
 type connectionKey struct{}
@@ -117,12 +287,12 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	if c == nil {
 		return ctx
 	}
-	ctx, c.cancel = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	c.share.attach(c, cancel)
 	return context.WithValue(ctx, connectionKey{}, c)
 }
 
-// connectionOf returns the connection of a context made by withConnection, or nil if it has
-// no place in a share.
+// connectionOf returns the connection of a context made by withConnection, or nil.
 func connectionOf(ctx context.Context) *connection {
 	c, _ := ctx.Value(connectionKey{}).(*connection)
 	return c

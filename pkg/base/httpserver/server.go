@@ -5,16 +5,20 @@
 //
 // Pods of this node have one share of the connections, all other clients another. Within a
 // share, a client can displace only clients with more connections than it has. A client is
-// a pod, or a network in which one host may own every address.
+// a pod, or a network in which one host may own every address. With TLS, a connection gets its place
+// after the handshake, and the handshakes of each group of clients have a pace of their own.
 //
-// Clients on the same machine, such as the kubelet that probes a host-network pod, have no
-// limits. They are recognised because their address is also the server's, or because the
-// server listens on a unix socket.
+// Clients on the same machine, such as the kubelet that probes a host-network pod, are a group whose
+// requests have no pace. They are recognised because their address is also the server's, or because
+// the server listens on a unix socket.
+//
+// If clients prove keys (Access.Client), those that have are apart from all other clients: they have
+// places by key, and a pace of handshakes for the addresses where keys were proved lately. Who shares
+// such an address has one turn among them, as has each of the others.
 package httpserver
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -22,25 +26,15 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"time"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 // DefaultAddress is where agents and status writer serve unless configured otherwise.
 const DefaultAddress = ":9080"
-
-const (
-	// maxConnections bounds the open connections of a share, maxPerClient those of one client.
-	maxConnections = 64
-	maxPerClient   = 8
-	// requestRate limits the requests of a share, as a rate per second and a burst. Requests
-	// beyond it wait, one per client: waiting costs no CPU, while clients would repeat a
-	// refused request. With 64 clients a request takes six seconds.
-	requestRate = 10
-	// maxHeader bounds the memory of a connection.
-	maxHeader = 16 << 10
-)
 
 // Pods returns the pod at an address, "" if none is known, and whether the address belongs
 // to a pod of this node.
@@ -57,10 +51,10 @@ type Server struct {
 func New(h http.Handler, pods Pods, reg prometheus.Registerer) *Server {
 	s := &Server{handler: h, pods: pods, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_http_connections_refused_total",
-		Help: "Connections for metrics and probes that were closed because too many were open.",
+		Help: "Connections that were closed because too many were open or waited for their TLS handshakes.",
 	}, []string{"clients"})}
 	reg.MustRegister(s.refused)
-	for _, clients := range []string{ourPods, otherClients} {
+	for _, clients := range []string{thisNode, ourPods, otherClients, knownClients} {
 		s.refused.WithLabelValues(clients)
 	}
 	return s
@@ -68,8 +62,10 @@ func New(h http.Handler, pods Pods, reg prometheus.Registerer) *Server {
 
 // The label values of refused connections.
 const (
+	thisNode     = "node"
 	ourPods      = "pods"
 	otherClients = "others"
+	knownClients = "known" // that have proved a key, or that connect from where one was proved lately
 )
 
 // With returns a Server that also serves a pattern of http.ServeMux with h.
@@ -93,32 +89,59 @@ func (s *Server) Run(ctx context.Context, l net.Listener, access *Access) error 
 		handler = access.guard(handler)
 	}
 	server := &http.Server{
-		Handler:           paced(handler),
-		ReadHeaderTimeout: 5 * time.Second, // includes the TLS handshake
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      15 * time.Second, // includes the time for which a request waits
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    maxHeader,
+		Handler:           bounded(paced(handler)),
+		ReadHeaderTimeout: bounds.HeaderTime,
+		ReadTimeout:       bounds.ReadTime,
+		WriteTimeout:      bounds.WriteTime,
+		IdleTimeout:       bounds.IdleTime,
+		MaxHeaderBytes:    bounds.HeaderBytes - bounds.HeaderSlop,
+		Protocols:         new(http.Protocols),
 		ConnContext:       withConnection,
 		ConnState:         markIdle,
+		ErrorLog:          log.New(io.Discard, "", 0), // any client could fill the log
 	}
+	server.Protocols.SetHTTP1(true) // HTTP/2 has many requests on one connection
+	if access != nil && access.Client != nil {
+		server.SetKeepAlivesEnabled(false)
+	}
+	limited := newListener(l, s.pods, access, s.refused)
+	var accepting sync.WaitGroup
+	accepting.Go(func() { limited.run(ctx) })
+	defer accepting.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	limited := &listener{
-		Listener: l, pods: s.pods,
-		podShare: newShare(s.refused.WithLabelValues(ourPods)), otherShare: newShare(s.refused.WithLabelValues(otherClients)),
-	}
-	serve := server.Serve
-	if access != nil {
-		server.TLSConfig = access.config()
-		server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){} // no HTTP/2
-		server.ErrorLog = log.New(io.Discard, "", 0)                                   // any client could fill the log
-		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
-	}
-	if err := serve(limited); !errors.Is(err, http.ErrServerClosed) {
+	defer limited.Close()
+	if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %v: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// bounded refuses requests that are longer than any client's, and ends connections that have made
+// many.
+func bounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		last := false
+		if c := connectionOf(r.Context()); c != nil {
+			c.requests++
+			last = c.requests >= bounds.RequestsPerConnection
+		}
+		status := 0
+		switch {
+		case len(r.RequestURI) > bounds.URLBytes:
+			status = http.StatusRequestURITooLong
+		case r.ContentLength != bounds.BodyBytes:
+			status = http.StatusRequestEntityTooLarge
+		}
+		if last || status != 0 {
+			w.Header().Set("Connection", "close")
+		}
+		if status != 0 {
+			http.Error(w, http.StatusText(status), status)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // paced limits the rate of requests from other machines.
@@ -126,7 +149,7 @@ func paced(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connectionOf(r.Context()); c != nil {
 			c.share.mark(c, true)
-			if c.wait(r.Context(), c.share.requests) != nil {
+			if c.share.requests != nil && c.wait(r.Context(), c.share.requests) != nil {
 				return // the client closed the connection
 			}
 		}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 // start serves "ok" on 127.0.0.1. Each other address of the loopback network is another
@@ -56,7 +58,7 @@ func ask(t *testing.T, client, server string) (net.Conn, bool) {
 func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
 	s, server := start(t)
 	var open []net.Conn
-	for range maxPerClient + 1 {
+	for range bounds.ConnectionsPerClient + 1 {
 		conn, ok := ask(t, "127.0.0.2", server)
 		if !ok {
 			t.Fatal("refused although all other connections are idle")

@@ -2,18 +2,22 @@ package httpserver
 
 import (
 	"context"
-	"net"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 // share limits the connections of a group of clients, independent of other shares.
 type share struct {
-	closed               prometheus.Counter // by whether the connection had a place
-	requests, handshakes *pace
+	closed    prometheus.Counter
+	requests  *pace // nil without a limit
+	perClient int
+	// replace has a new connection replace the oldest one also while that is answered.
+	replace bool
 
 	mu      sync.Mutex
 	open    []*connection // oldest first
@@ -29,44 +33,44 @@ type holder struct {
 	turn chan struct{}
 }
 
-func newShare(closed prometheus.Counter) *share {
+func newShare(closed prometheus.Counter, perClient int, replace bool) *share {
 	return &share{
-		closed:     closed,
-		requests:   newPace(requestRate),
-		handshakes: newPace(handshakeRate),
-		holders:    make(map[client]*holder),
+		closed:    closed,
+		requests:  newPace(bounds.RequestRate),
+		perClient: perClient,
+		replace:   replace,
+		holders:   make(map[client]*holder),
 	}
 }
 
-// admit returns a connection that has a place, or nil. It may close another connection to
-// make room.
-func (s *share) admit(conn net.Conn, identity client) *connection {
+// admit reports whether a connection gets a place. It may close another connection to make room.
+func (s *share) admit(c *connection, identity client) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.holders[identity]
 	if h == nil {
 		h = &holder{client: identity, turn: make(chan struct{}, 1)}
 	}
-	if h.open >= maxPerClient || len(s.open) >= maxConnections {
+	if h.open >= s.perClient || len(s.open) >= bounds.Connections {
 		s.closed.Inc()
 		old := s.displaced(h)
 		if old == nil {
-			return nil
+			return false
 		}
 		s.drop(old)
 		_ = old.Conn.Close()
 	}
 	s.holders[identity] = h // displacing its last connection may have removed it
 	h.open++
-	c := &connection{Conn: conn, share: s, holder: h}
+	c.share, c.holder = s, h
 	s.open = append(s.open, c)
-	return c
+	return true
 }
 
 // displaced returns the connection to close for a new one of h: the oldest idle connection
 // of a client with the most connections, or of h itself if h is at its limit. If none is
-// idle, it is the oldest of a client that will still have as many as h. It returns nil if
-// no connection may be closed.
+// idle, it is the oldest of a client that will still have as many as h. With replace, connections
+// count as idle. It returns nil if no connection may be closed.
 func (s *share) displaced(h *holder) *connection {
 	most := 0
 	for _, other := range s.holders {
@@ -74,10 +78,10 @@ func (s *share) displaced(h *holder) *connection {
 	}
 	var busy *connection
 	for _, c := range s.open {
-		if c.holder.open < most || h.open == maxPerClient && c.holder != h {
+		if c.holder.open < most || h.open == s.perClient && c.holder != h {
 			continue
 		}
-		if !c.busy {
+		if !c.busy || s.replace {
 			return c
 		}
 		if busy == nil && h.open+1 < most {
@@ -106,6 +110,16 @@ func (s *share) drop(c *connection) {
 	}
 	if c.cancel != nil {
 		c.cancel()
+	}
+}
+
+// attach has cancel called when c leaves the share, at once if it has left.
+func (s *share) attach(c *connection, cancel context.CancelFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.cancel = cancel
+	if !slices.Contains(s.open, c) {
+		cancel()
 	}
 }
 

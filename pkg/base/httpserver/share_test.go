@@ -3,7 +3,6 @@ package httpserver
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 // clusterPods knows pods of this node, in 10.1.0.0/24 and fd00:1::/64, and of another node.
@@ -69,43 +70,21 @@ func (c fakeConn) LocalAddr() net.Addr  { return tcpAddr(c.at) }
 func (c fakeConn) RemoteAddr() net.Addr { return tcpAddr(c.from) }
 func (c fakeConn) Close() error         { *c.closed = true; return nil }
 
-// clients is a Listener to which clients connect one after the other.
-type clients struct {
-	net.Listener
-	next []net.Conn
-}
-
-func (c *clients) Accept() (net.Conn, error) {
-	if len(c.next) == 0 {
-		return nil, io.EOF
-	}
-	conn := c.next[0]
-	c.next = c.next[1:]
-	return conn, nil
-}
-
-// fixture accepts connections of clients to 192.0.2.1.
-type fixture struct {
-	*listener
-	clients *clients
-}
+// fixture gives places to connections of clients to 192.0.2.1.
+type fixture struct{ *listener }
 
 func newFixture() *fixture {
-	c := &clients{}
-	counter := func() prometheus.Counter { return prometheus.NewCounter(prometheus.CounterOpts{}) }
-	return &fixture{&listener{Listener: c, pods: clusterPods, podShare: newShare(counter()), otherShare: newShare(counter())}, c}
+	return &fixture{newListener(nil, clusterPods, nil, New(nil, nil, prometheus.NewRegistry()).refused)}
 }
 
 // connect opens a connection from an address. It returns nil if the connection is refused,
 // and a flag that is set when it is closed.
 func (f *fixture) connect(from string) (*connection, *bool) {
 	closed := new(bool)
-	f.clients.next = append(f.clients.next, fakeConn{at: "192.0.2.1:9080", from: net.JoinHostPort(from, "4000"), closed: closed})
-	conn, err := f.Accept()
-	if err != nil {
+	c := &connection{Conn: fakeConn{at: "192.0.2.1:9080", from: net.JoinHostPort(from, "4000"), closed: closed}}
+	if g, identity := f.groupOf(c); !g.places.admit(c, identity) {
 		return nil, closed
 	}
-	c, _ := conn.(*connection)
 	return c, closed
 }
 
@@ -125,7 +104,7 @@ func TestPodsDoNotTakeThePortFromOthers(t *testing.T) {
 		for _, busy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, busy %v", name, busy), func(t *testing.T) {
 				f := newFixture()
-				for i := range 4 * maxConnections {
+				for i := range 4 * bounds.Connections {
 					if c, _ := f.connect(address(i)); c != nil && busy {
 						c.share.mark(c, true)
 					}
@@ -135,15 +114,15 @@ func TestPodsDoNotTakeThePortFromOthers(t *testing.T) {
 						t.Errorf("the connection of %s is refused", other)
 					}
 				}
-				f.otherShare.mu.Lock()
-				n := len(f.otherShare.open)
-				f.otherShare.mu.Unlock()
+				f.others.places.mu.Lock()
+				n := len(f.others.places.open)
+				f.others.places.mu.Unlock()
 
 				if n != 3 {
 					t.Errorf("%d connections of other clients, want 3", n)
 				}
 				// When each of 64 clients has a connection with a request, all places are in use.
-				if c, _ := f.connect("10.1.0.3"); c == nil && !(busy && len(f.podShare.holders) == maxConnections) {
+				if c, _ := f.connect("10.1.0.3"); c == nil && !(busy && len(f.ofPods.places.holders) == bounds.Connections) {
 					t.Error("a pod without a connection is refused")
 				}
 			})
@@ -208,7 +187,7 @@ func TestWhoIsDisplaced(t *testing.T) {
 				want = 0
 			}
 
-			if n := testutil.ToFloat64(f.otherShare.closed); n != want {
+			if n := testutil.ToFloat64(f.others.places.closed); n != want {
 				t.Errorf("%v counted, want %v", n, want)
 			}
 		})
@@ -219,7 +198,7 @@ func TestWhoIsDisplaced(t *testing.T) {
 func TestConnectionsThatEnd(t *testing.T) {
 	f := newFixture()
 	var all []*connection
-	for i := range maxConnections {
+	for i := range bounds.Connections {
 		c, _ := f.connect(fmt.Sprintf("192.0.2.%d", 10+i))
 		c.share.mark(c, true)
 		all = append(all, c)
@@ -237,26 +216,42 @@ func TestConnectionsThatEnd(t *testing.T) {
 	if c, _ := f.connect("192.0.2.201"); c != nil {
 		t.Error("a connection that was closed twice has made room for two")
 	}
-	for _, c := range f.otherShare.open {
+	for _, c := range f.others.places.open {
 		defer c.Close()
 	}
 
-	if len(f.otherShare.holders) != maxConnections {
-		t.Errorf("%d clients, want %d", len(f.otherShare.holders), maxConnections)
+	if len(f.others.places.holders) != bounds.Connections {
+		t.Errorf("%d clients, want %d", len(f.others.places.holders), bounds.Connections)
 	}
 }
 
-func TestLocalClientsHaveNoLimits(t *testing.T) {
+// A client on this machine always gets a place, that of the oldest connection if there are too many.
+func TestClientsOfThisMachine(t *testing.T) {
 	f := newFixture()
-	for range 2 * maxConnections {
-		f.clients.next = append(f.clients.next, fakeConn{at: "192.0.2.1:9080", from: "192.0.2.1:4000", closed: new(bool)})
-		conn, err := f.Accept()
-		if err != nil || counted(conn) != nil {
-			t.Fatalf("%v, %v", conn, err)
+	for _, other := range []string{"192.0.2.7", "10.1.0.2"} {
+		if c, _ := f.connect(other); c == nil {
+			t.Fatal("refused")
 		}
 	}
+	var flags []*bool
+	for i := range 2 * bounds.Connections {
+		c, closed := f.connect("192.0.2.1")
+		if c == nil {
+			t.Fatalf("connection %d is refused", i)
+		}
+		c.share.mark(c, i%2 == 0)
+		flags = append(flags, closed)
+	}
+	for i, closed := range flags {
+		if *closed != (i < bounds.Connections) {
+			t.Errorf("connection %d is closed: %v", i, *closed)
+		}
+	}
+	if len(f.others.places.open) != 1 || len(f.ofPods.places.open) != 1 {
+		t.Error("they take places of other clients")
+	}
 	if !sameMachine(netip.Addr{}, &net.UnixAddr{Name: "probe"}) {
-		t.Error("clients of a unix socket have limits")
+		t.Error("clients of a unix socket are on another machine")
 	}
 }
 
@@ -306,7 +301,7 @@ func TestRequestsArePaced(t *testing.T) {
 		for range 35 {
 			go send(t.Context(), h, pod, "10.1.0.2")
 		}
-		for _, want := range []int{requestRate, 2 * requestRate, 3 * requestRate, 35} {
+		for _, want := range []int{bounds.RequestRate, 2 * bounds.RequestRate, 3 * bounds.RequestRate, 35} {
 			synctest.Wait()
 			if n := answered.count("10.1.0.2"); n != want {
 				t.Errorf("%d requests are answered, want %d", n, want)
@@ -331,7 +326,7 @@ func TestRequestsTakeTurns(t *testing.T) {
 		h := paced(answered)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for range maxPerClient {
+		for range bounds.ConnectionsPerClient {
 			c, _ := f.connect("10.1.0.2")
 			for range 50 {
 				go send(ctx, h, c, "10.1.0.2")
@@ -346,7 +341,7 @@ func TestRequestsTakeTurns(t *testing.T) {
 		if answered.count("192.0.2.7") != 1 {
 			t.Error("the request of another client waits for those of a pod")
 		}
-		time.Sleep(2 * time.Second / requestRate)
+		time.Sleep(2 * time.Second / bounds.RequestRate)
 		synctest.Wait()
 		if answered.count("10.1.0.3") != 1 {
 			t.Error("the request of a pod waits for more than one of another pod")
@@ -356,39 +351,33 @@ func TestRequestsTakeTurns(t *testing.T) {
 	})
 }
 
-// Requests and handshakes whose client has gone use no turn.
+// Requests whose client has gone use no turn.
 func TestWhatIsGoneTakesNoTurn(t *testing.T) {
-	for name, wait := range map[string]func(context.Context, *connection) error{
-		"requests":   func(ctx context.Context, c *connection) error { return c.wait(ctx, c.share.requests) },
-		"handshakes": func(ctx context.Context, c *connection) error { return c.wait(ctx, c.share.handshakes) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFixture()
-				for i := range 2000 {
-					c, _ := f.connect(fmt.Sprintf("192.0.2.%d", 10+i%200))
-					ctx := withConnection(t.Context(), c)
-					go func() { _ = wait(ctx, c) }()
-					synctest.Wait()
-					if i%2 == 0 {
-						_ = c.Close()
-						synctest.Wait()
-						if ctx.Err() == nil {
-							t.Fatal("the handler of a closed connection goes on")
-						}
-					}
-				}
-				for _, c := range append([]*connection{}, f.otherShare.open...) {
-					_ = c.Close()
-				}
+	wait := func(ctx context.Context, c *connection) error { return c.wait(ctx, c.share.requests) }
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture()
+		for i := range 2000 {
+			c, _ := f.connect(fmt.Sprintf("192.0.2.%d", 10+i%200))
+			ctx := withConnection(t.Context(), c)
+			go func() { _ = wait(ctx, c) }()
+			synctest.Wait()
+			if i%2 == 0 {
+				_ = c.Close()
 				synctest.Wait()
-
-				c, _ := f.connect("192.0.2.250")
-				began := time.Now()
-				if err := wait(withConnection(t.Context(), c), c); err != nil || time.Since(began) > time.Second {
-					t.Errorf("after connections that are gone: %v, after %v", err, time.Since(began))
+				if ctx.Err() == nil {
+					t.Fatal("the handler of a closed connection goes on")
 				}
-			})
-		})
-	}
+			}
+		}
+		for _, c := range append([]*connection{}, f.others.places.open...) {
+			_ = c.Close()
+		}
+		synctest.Wait()
+
+		c, _ := f.connect("192.0.2.250")
+		began := time.Now()
+		if err := wait(withConnection(t.Context(), c), c); err != nil || time.Since(began) > time.Second {
+			t.Errorf("after connections that are gone: %v, after %v", err, time.Since(began))
+		}
+	})
 }

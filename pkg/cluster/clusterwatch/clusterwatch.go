@@ -142,6 +142,7 @@ type view interface {
 	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
 	SetSandboxesOf(node string, newestFirst []clusterstate.Sandbox) bool
 	NodesAt(netip.Addr) []string
+	HasNode(name string) bool
 	Elsewhere() (pod, node string)
 	Pods() iter.Seq[*compile.Pod]
 	Needs() []clusterstate.PodSet
@@ -403,6 +404,14 @@ func (c *Cache) NodesAt(addr netip.Addr) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.view.NodesAt(addr)
+}
+
+// MayBeNode reports whether there may be a node with a name. It is certain if all Nodes are watched, or all
+// pods, of which each node has some.
+func (c *Cache) MayBeNode(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.view.HasNode(name) || c.needed != nil && len(c.cfg.Kinds) == 0
 }
 
 func (c *Cache) len(kind *compile.Kind) int {

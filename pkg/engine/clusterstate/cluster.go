@@ -73,6 +73,7 @@ type Cluster struct {
 	interest  interest
 
 	newcomers map[podKey]bool // pods of other nodes without an address
+	podsOn    map[string]int  // the number of pods, by node
 
 	groupsChanged bool // since policies that refer to groups were compiled
 
@@ -105,6 +106,7 @@ func New(cfg Config) *Cluster {
 		local:      map[podKey]bool{},
 		stale:      map[podKey]bool{},
 		newcomers:  map[podKey]bool{},
+		podsOn:     map[string]int{},
 		reports:    map[string]map[podKey]Sandbox{},
 	}
 }

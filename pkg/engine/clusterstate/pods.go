@@ -138,6 +138,7 @@ func (c *Cluster) deletePod(key podKey) bool {
 	}
 	mattered := c.matters(key, old)
 	c.addresses.replace(old, nil, c.podOf)
+	c.countPods(old.Node, -1)
 	delete(ns.pods, key.name)
 	c.followNewcomer(key, nil)
 	c.forgetLocal(key)
@@ -147,8 +148,25 @@ func (c *Cluster) deletePod(key podKey) bool {
 // replacePod replaces old, which may be nil, with now, which has the same name.
 func (c *Cluster) replacePod(old, now *compile.Pod) {
 	c.addresses.replace(old, now, c.podOf)
+	if old != nil {
+		c.countPods(old.Node, -1)
+	}
+	c.countPods(now.Node, 1)
 	c.namespace(now.Endpoint.Namespace).pods[now.Endpoint.Name] = now
 	c.followNewcomer(keyOf(now), now)
+}
+
+// countPods counts n more pods of a node.
+func (c *Cluster) countPods(node string, n int) {
+	c.podsOn[node] += n
+	if c.podsOn[node] == 0 {
+		delete(c.podsOn, node)
+	}
+}
+
+// HasNode reports whether a node is known: by its object, or by a pod that runs there.
+func (c *Cluster) HasNode(name string) bool {
+	return c.nodes[name] != nil || name != "" && c.podsOn[name] > 0
 }
 
 // forgetLocal removes a pod from those of this node, if it is one.

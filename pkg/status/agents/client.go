@@ -13,10 +13,11 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
+	"sigs.k8s.io/kube-network-policies/pkg/base/handshake"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
@@ -25,13 +26,7 @@ import (
 const addressFlag = "--status-bind-address"
 
 // Timeout is the longest time that one agent may take.
-const Timeout = 5 * time.Second
-
-// Bounds of a response, in addition to those of its decoder.
-const (
-	maxHeader = 16 << 10
-	maxReason = 256
-)
+const Timeout = bounds.AnswerTime
 
 // Client asks agents, and believes only those that prove themselves.
 type Client struct {
@@ -90,18 +85,27 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 	if err != nil {
 		return nil, err
 	}
+	config := tlskey.ClientConfig(c.certificate, func(server *x509.Certificate) error { return verify(server, pod, key) })
+	proved := false
 	// A transport for each request: no connection to one pod serves another, or goes on unproved.
 	transport := &http.Transport{
 		DisableKeepAlives:      true, // an agent has few connections
-		MaxResponseHeaderBytes: maxHeader,
-		TLSClientConfig:        tlskey.ClientConfig(c.certificate, func(server *x509.Certificate) error { return verify(server, pod, key) }),
+		MaxResponseHeaderBytes: bounds.AnswerHeader,
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := handshake.Dial(new(net.Dialer).DialContext, config)(ctx, network, address)
+			proved = err == nil
+			return conn, err
+		},
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return nil, fmt.Errorf("at %s: %w", address, explain(err))
+		if proved && ctx.Err() == nil {
+			err = fmt.Errorf("%w: the agent does not know this writer as the holder of the Lease", err)
+		}
+		return nil, fmt.Errorf("at %s: %w", address, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason))
+		reason, _ := io.ReadAll(io.LimitReader(response.Body, bounds.AnswerReason))
 		response.Body.Close()
 		return nil, fmt.Errorf("at %s: HTTP status %d: %s", address, response.StatusCode, printable.Text(strings.TrimSpace(string(reason))))
 	}
@@ -120,15 +124,6 @@ func verify(c *x509.Certificate, pod *corev1.Pod, key tlskey.Key) error {
 		return fmt.Errorf("the agent of another node than %q", pod.Spec.NodeName)
 	}
 	return nil
-}
-
-// explain says what it means that the server ends the handshake.
-func explain(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "remote error" {
-		return fmt.Errorf("%w: the agent does not know this writer as the holder of the Lease", err)
-	}
-	return err
 }
 
 // portOf returns the port of the agent's addressFlag. Pods of agents declare no container

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -33,12 +34,6 @@ const (
 	// new attempts.
 	withoutServer = time.Hour
 	retryEvery    = 10 * time.Second
-	// unknownRate and unknownBurst limit the reviews of tokens that were not allowed before,
-	// per second and at once.
-	unknownRate  = 2
-	unknownBurst = 10
-	// maxReaders bounds the cached readers. The most recently allowed ones stay.
-	maxReaders = 32
 	// reviewTimeout covers both requests of a review.
 	reviewTimeout = 4 * time.Second
 	// logInterval is the minimum time between log lines about failed reviews.
@@ -52,7 +47,7 @@ type Reviewer struct {
 	audience string
 	logger   klog.Logger
 
-	unknown *rate.Limiter
+	unknown *rate.Limiter // of tokens that were not allowed before
 	failed  rate.Sometimes
 
 	mu      sync.Mutex
@@ -74,7 +69,7 @@ func New(client kubernetes.Interface, path, audience string, logger klog.Logger)
 		path:     path,
 		audience: audience,
 		logger:   logger,
-		unknown:  rate.NewLimiter(unknownRate, unknownBurst),
+		unknown:  rate.NewLimiter(bounds.ReviewRate, bounds.ReviewBurst),
 		failed:   rate.Sometimes{Interval: logInterval},
 		readers:  make(map[[sha256.Size]byte]reader),
 	}
@@ -163,7 +158,7 @@ func (r *Reviewer) remember(key [sha256.Size]byte, now reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.readers[key] = now
-	if len(r.readers) > maxReaders {
+	if len(r.readers) > bounds.Tokens {
 		oldest := slices.MinFunc(slices.Collect(maps.Keys(r.readers)), func(a, b [sha256.Size]byte) int {
 			return cmp.Compare(r.readers[a].allowed.UnixNano(), r.readers[b].allowed.UnixNano())
 		})

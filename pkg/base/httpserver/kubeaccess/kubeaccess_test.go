@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -169,10 +170,10 @@ func TestReviewsOfUnknownTokensAreBounded(t *testing.T) {
 			want(t, r, "reader-token", nil)
 			time.Sleep(time.Second)
 		}
-		if n := a.reviewed; n > 100*unknownRate+unknownBurst+4 {
+		if n := a.reviewed; n > 100*bounds.ReviewRate+bounds.ReviewBurst+4 {
 			t.Errorf("%d reviews in 100 s", n)
 		}
-		for range 2 * unknownBurst {
+		for range 2 * bounds.ReviewBurst {
 			_ = r.Authorize(t.Context(), "wrong")
 		}
 		want(t, r, "wrong", httpserver.ErrBusy)
@@ -183,17 +184,17 @@ func TestReviewsOfUnknownTokensAreBounded(t *testing.T) {
 
 func TestReadersAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, a *api, r *Reviewer, _ *[]string) {
-		for i := range 3 * maxReaders {
+		for i := range 3 * bounds.Tokens {
 			token := fmt.Sprintf("reader-token-%d", i)
 			a.users[token] = "reader"
 			want(t, r, token, nil)
 			time.Sleep(time.Second)
 		}
-		if len(r.readers) != maxReaders {
-			t.Errorf("%d readers are remembered, want %d", len(r.readers), maxReaders)
+		if len(r.readers) != bounds.Tokens {
+			t.Errorf("%d readers are remembered, want %d", len(r.readers), bounds.Tokens)
 		}
 		before := a.reviewed
-		want(t, r, fmt.Sprintf("reader-token-%d", 3*maxReaders-1), nil)
+		want(t, r, fmt.Sprintf("reader-token-%d", 3*bounds.Tokens-1), nil)
 
 		if a.reviewed != before {
 			t.Error("the latest reader is forgotten")
