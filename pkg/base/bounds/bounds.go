@@ -3,10 +3,7 @@
 // their table, and does not know who keeps them.
 package bounds
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Bounds of a TLS handshake. The certificate of an agent and its proof take less than 4 KiB.
 const (
@@ -85,10 +82,3 @@ const (
 	DeniedPolicies = 1024
 )
 
-// Row is a row of the table in docs/operations.md.
-type Row struct {
-	// Field is what a peer chooses, Bound the most of it, and Beyond what happens then. Test shows it.
-	Field, Bound, Beyond, Test string
-}
-
-func kib(bytes int) string { return fmt.Sprintf("%d KiB", bytes>>10) }

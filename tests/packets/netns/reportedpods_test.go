@@ -244,7 +244,7 @@ func (o *otherAgent) askAsPod(pod string) {
 	if _, err := io.WriteString(client, "GET "+newpods.Path+" HTTP/1.1\r\nHost: agent\r\n\r\n"); err != nil {
 		return
 	}
-	if answer, err := io.ReadAll(client); err == nil || len(answer) > 0 {
+	if answer, _ := io.ReadAll(client); len(answer) > 0 {
 		o.t.Errorf("a pod gets %q", answer)
 	}
 }
