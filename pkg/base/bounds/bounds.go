@@ -81,4 +81,3 @@ const (
 	// up to 300 bytes. A further one displaces one of the namespace that has most.
 	DeniedPolicies = 1024
 )
-
