@@ -126,6 +126,8 @@ type Input struct {
 	ToHost bool
 	// Link is the index of its input interface, 0 for none.
 	Link uint32
+	// OutLink is the index of its output interface, 0 before routing and for the node itself.
+	OutLink uint32
 	// Answerable is set if the packet can be answered when it is denied.
 	Answerable bool
 	// Marked is set for two kinds of packets: an ICMP error from a pod that conntrack relates

@@ -155,6 +155,9 @@ func (l Links) addToLink(r route) {
 		link.OnLink = true
 	case r.gateway || r.dst.Bits() <= 0:
 		link.Gateway = link.Gateway || !r.advertised
+		if r.dst.Bits() > 0 {
+			link.Gatewayed = append(link.Gatewayed, r.dst)
+		}
 	case !r.dst.Addr().IsLinkLocalUnicast() && !r.dst.Addr().IsMulticast():
 		link.OnLink = true
 		link.Networks = append(link.Networks, r.dst)

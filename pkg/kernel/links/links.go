@@ -4,6 +4,7 @@
 package links
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"path"
@@ -32,6 +33,8 @@ type Link struct {
 	Networks []netip.Prefix
 	// Direct are those of Hosts whose route has no gateway and is not advertised.
 	Direct []netip.Addr
+	// Gatewayed are the other destinations of its routes through a gateway, without default routes.
+	Gatewayed []netip.Prefix
 }
 
 // Links are the node's links by index.
@@ -95,26 +98,31 @@ type Lead struct {
 	Pods []netip.Addr // sorted
 }
 
-// leads returns the links that lead to some of pods, which are sorted. Uplinks lead to none. If
-// a pod has a route of its own, links with only a route to its network do not lead to it.
+// leads returns the links that lead to some of pods, which are sorted. Uplinks lead to none. If a pod
+// has a direct route, no other links lead to it, because it may be another pod that advertises or
+// should forward them. Likewise a route to a pod comes before those to its network.
 func (l Links) leads(pods []netip.Addr, uplinks []string) []Lead {
 	found := map[int][]netip.Addr{}
-	routed := map[netip.Addr]bool{}
-	for index, link := range l {
-		for _, addr := range link.Hosts {
-			if _, ok := slices.BinarySearchFunc(pods, addr, netip.Addr.Compare); ok && !slices.Contains(uplinks, link.Name) {
-				found[index] = append(found[index], addr)
-				routed[addr] = true
+	for _, reached := range []func(*Link) []netip.Addr{
+		func(link *Link) []netip.Addr { return link.Direct },
+		func(link *Link) []netip.Addr { return link.Hosts },
+		func(link *Link) []netip.Addr {
+			return slices.DeleteFunc(slices.Clone(pods), func(a netip.Addr) bool { return !link.reaches(a) })
+		},
+	} {
+		isPod, leadsTo := containedIn(pods), map[netip.Addr]bool{}
+		for index, link := range l {
+			if slices.Contains(uplinks, link.Name) {
+				continue
+			}
+			for _, addr := range reached(link) {
+				if isPod(addr) {
+					found[index] = append(found[index], addr)
+					leadsTo[addr] = true
+				}
 			}
 		}
-	}
-	unrouted := slices.DeleteFunc(slices.Clone(pods), func(a netip.Addr) bool { return routed[a] })
-	for index, link := range l {
-		for _, addr := range unrouted {
-			if link.reaches(addr) && !slices.Contains(uplinks, link.Name) {
-				found[index] = append(found[index], addr)
-			}
-		}
+		pods = slices.DeleteFunc(slices.Clone(pods), func(a netip.Addr) bool { return leadsTo[a] })
 	}
 	var leads []Lead
 	for _, index := range slices.Sorted(maps.Keys(found)) {
@@ -123,6 +131,50 @@ func (l Links) leads(pods []netip.Addr, uplinks []string) []Lead {
 		leads = append(leads, Lead{Index: uint32(index), Name: l[index].Name, Pair: l[index].isPair() && l[index].Master == 0, Pods: slices.Compact(leadsTo)})
 	}
 	return leads
+}
+
+// Destination is what the node sends through an interface.
+type Destination struct {
+	To    netip.Prefix
+	Index uint32 // of the interface
+}
+
+// destinations returns the destinations of the routes through the links with these indices, except
+// those to the addresses pods, which are sorted. It also returns the destinations of other links
+// within these, which the node does not send there. The most specific ones come first.
+func (l Links) destinations(indices []uint32, pods []netip.Addr) []Destination {
+	var all, others []Destination
+	isPod := containedIn(pods)
+	for index, link := range l {
+		for _, to := range link.destinations() {
+			switch {
+			case to.IsSingleIP() && isPod(to.Addr()):
+			case slices.Contains(indices, uint32(index)):
+				all = append(all, Destination{to, uint32(index)})
+			default:
+				others = append(others, Destination{to, uint32(index)})
+			}
+		}
+	}
+	for _, other := range others {
+		within := func(d Destination) bool { return d.To.Bits() <= other.To.Bits() && d.To.Contains(other.To.Addr()) }
+		if slices.ContainsFunc(all, within) {
+			all = append(all, other)
+		}
+	}
+	slices.SortFunc(all, func(a, b Destination) int {
+		return cmp.Or(cmp.Compare(b.To.Bits(), a.To.Bits()), a.To.Compare(b.To), cmp.Compare(a.Index, b.Index))
+	})
+	return slices.Compact(all)
+}
+
+// destinations returns the destinations of all its routes, without default routes.
+func (l *Link) destinations() []netip.Prefix {
+	all := slices.Concat(l.Networks, l.Gatewayed)
+	for _, a := range l.Hosts {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return all
 }
 
 // otherPorts returns the sorted names of the ports of all bridges except these.

@@ -164,6 +164,7 @@ func TestOwnLink(t *testing.T) {
 func TestLeads(t *testing.T) {
 	network := []netip.Prefix{netip.PrefixFrom(pod4, 24).Masked()}
 	pair := Link{Name: "cali1", Kind: "veth", Hosts: []netip.Addr{pod6, pod4}}
+	direct := Link{Name: "cali1", Kind: "veth", Hosts: pair.Hosts, Direct: pair.Hosts}
 	cni0 := Link{Name: "cni0", Kind: "bridge", Networks: network}
 	for _, tt := range []struct {
 		name    string
@@ -177,6 +178,8 @@ func TestLeads(t *testing.T) {
 		{"a bridge, and a pod that is not at it", []Link{cni0, pair}, nil, []Lead{{101, "cali1", true, []netip.Addr{pod4, pod6}}}},
 		{"two links", []Link{pair, {Name: "net1", Kind: "veth", Hosts: []netip.Addr{pod4, pod4}}}, nil,
 			[]Lead{{100, "cali1", true, []netip.Addr{pod4, pod6}}, {101, "net1", true, []netip.Addr{pod4}}}},
+		{"a pair, and another pod that advertises or should forward its address", []Link{direct, {Name: "cali2", Kind: "veth", Hosts: []netip.Addr{pod4}}}, nil,
+			[]Lead{{100, "cali1", true, []netip.Addr{pod4, pod6}}}},
 		{"an uplink", []Link{{Name: "eth0", Networks: network}, pair}, []string{"eth0", "cali1"}, nil},
 		{"an uplink with a route to the pod, and a bridge", []Link{{Name: "eth0", Hosts: []netip.Addr{pod4}}, cni0}, []string{"eth0"},
 			[]Lead{{101, "cni0", false, []netip.Addr{pod4}}}},
@@ -194,6 +197,36 @@ func TestLeads(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
+	}
+}
+
+// What the node sends through the interface of a pod, beyond the pod's addresses, and what it sends
+// elsewhere of that.
+func TestDestinations(t *testing.T) {
+	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	links := Links{
+		3: {Hosts: []netip.Addr{pod4, pod6, addr("192.0.2.7")}, Gatewayed: []netip.Prefix{prefix("10.8.0.0/16"), prefix("2001:db8:8::/48")}},
+		4: {Hosts: []netip.Addr{addr("10.8.1.1"), addr("192.0.2.8")}, Networks: []netip.Prefix{prefix("10.8.2.0/24"), prefix("10.0.0.0/8")}},
+		5: {Hosts: []netip.Addr{addr("192.0.2.7")}},
+	}
+	want := []Destination{
+		{prefix("10.8.1.1/32"), 4}, {prefix("10.8.2.0/24"), 4}, {prefix("10.8.0.0/16"), 3},
+	}
+	got := links.destinations([]uint32{3}, []netip.Addr{pod4, pod6})
+	four := slices.DeleteFunc(slices.Clone(got), func(d Destination) bool { return !d.To.Addr().Is4() || d.To.Addr() == addr("192.0.2.7") })
+	if !slices.Equal(four, want) {
+		t.Errorf("got %v, want %v", four, want)
+	}
+	for _, d := range []Destination{{prefix("192.0.2.7/32"), 3}, {prefix("192.0.2.7/32"), 5}, {prefix("2001:db8:8::/48"), 3}} {
+		if !slices.Contains(got, d) {
+			t.Errorf("%v is missing in %v", d, got)
+		}
+	}
+	if len(got) != 6 {
+		t.Errorf("got %v", got)
+	}
+	if got := links.destinations(nil, nil); len(got) != 0 {
+		t.Errorf("without interfaces: %v", got)
 	}
 }
 

@@ -156,6 +156,16 @@ func (w *Watcher) Leads(pods []netip.Addr, uplinks []string) (leads []Lead, all 
 	return links.leads(pods, uplinks), all
 }
 
+// Destinations returns what the node sends through the interfaces with these indices, beyond pods,
+// which are the sorted addresses of this node's pods. It includes more specific destinations of other
+// interfaces. The most specific ones come first.
+func (w *Watcher) Destinations(indices []uint32, pods []netip.Addr) []Destination {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	return links.destinations(indices, pods)
+}
+
 // containedIn returns a function that reports whether an address is in addrs, which are sorted.
 func containedIn(addrs []netip.Addr) func(netip.Addr) bool {
 	return func(addr netip.Addr) bool {

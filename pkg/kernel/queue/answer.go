@@ -102,7 +102,7 @@ func (a *answerer) packet(m message) {
 
 // query returns what the Handler decides about p.
 func (a *answerer) query(p *packetMessage) Packet {
-	return Packet{Payload: p.payload, ToHost: p.toHost(), Link: p.link, Answerable: p.answerable(), Marked: a.marked(p.mark)}
+	return Packet{Payload: p.payload, ToHost: p.toHost(), Link: p.link, OutLink: p.outLink, Answerable: p.answerable(), Marked: a.marked(p.mark)}
 }
 
 // sourceOf returns the source of p by Config.Source.

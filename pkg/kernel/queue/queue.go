@@ -40,6 +40,8 @@ type Packet struct {
 	// Link is the index of the interface on which the packet arrived, 0 if there is none. It
 	// is that of a bridge rather than of its port.
 	Link uint32
+	// OutLink is likewise the interface on which it leaves, 0 at prerouting and input.
+	OutLink uint32
 	// Answerable is set if the packet was queued at a hook before postrouting, and is not for this
 	// machine.
 	Answerable bool

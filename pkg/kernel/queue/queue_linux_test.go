@@ -223,17 +223,18 @@ func TestKernelQueueBindsWhilePacketsFlood(t *testing.T) {
 	<-flooded
 }
 
-func TestKernelReportsTheInputHookAndLink(t *testing.T) {
+func TestKernelReportsTheInputHookAndLinks(t *testing.T) {
 	if !inNetNS(t) {
 		return
 	}
 	conn, port := receiver(t)
 	queueUDP(t, port, "100") // at output
 	command(t, "iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", fmt.Sprint(port), "-j", "NFQUEUE", "--queue-num", "101")
-	toHost, link := make(chan bool, 2), make(chan uint32, 2)
+	toHost, link, out := make(chan bool, 2), make(chan uint32, 2), make(chan uint32, 2)
 	r := start(t, queue.Config{First: 100, Count: 2}, func(q queue.Packet) queue.Verdict {
 		toHost <- q.ToHost
 		link <- q.Link
+		out <- q.OutLink
 		return queue.Accept
 	})
 	r.awaitBound()
@@ -244,6 +245,9 @@ func TestKernelReportsTheInputHookAndLink(t *testing.T) {
 	}
 	if first, second := <-link, <-link; first != 0 || second != 1 { // lo
 		t.Errorf("Link is %d at output and %d at input", first, second)
+	}
+	if first, second := <-out, <-out; first != 1 || second != 0 {
+		t.Errorf("OutLink is %d at output and %d at input", first, second)
 	}
 }
 

@@ -182,24 +182,24 @@ func TestPayloads(t *testing.T) {
 	})
 }
 
-// The hook and the interface are the same when a pending packet is decided again.
-func TestInputHookAndLinkAreReported(t *testing.T) {
+// The hook and the interfaces are the same when a pending packet is decided again.
+func TestInputHookAndLinksAreReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		type input struct {
-			toHost bool
-			link   uint32
+			toHost    bool
+			link, out uint32
 		}
 		seen := map[string][]input{} // by payload
 		start(t, on(k), func(q queue.Packet) queue.Verdict {
-			seen[string(q.Payload)] = append(seen[string(q.Payload)], input{q.ToHost, q.Link})
+			seen[string(q.Payload)] = append(seen[string(q.Payload)], input{q.ToHost, q.Link, q.OutLink})
 			if len(seen[string(q.Payload)]) < 2 {
 				return queue.Defer
 			}
 			return queue.Accept
 		})
 		synctest.Wait()
-		for _, want := range []input{{true, 7}, {false, 0}, {true, 1 << 20}} {
-			f := k.Send(100, queuetest.Packet{Payload: fmt.Append(nil, want), ToHost: want.toHost, Link: want.link})
+		for _, want := range []input{{true, 7, 0}, {false, 0, 9}, {true, 1 << 20, 0}, {false, 3, 1 << 20}} {
+			f := k.Send(100, queuetest.Packet{Payload: fmt.Append(nil, want), ToHost: want.toHost, Link: want.link, OutLink: want.out})
 			<-f.Done()
 			if got := seen[fmt.Sprint(want)]; !slices.Equal(got, []input{want, want}) {
 				t.Errorf("called with %v, want %v twice", got, want)

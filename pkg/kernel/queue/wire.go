@@ -18,6 +18,7 @@ const (
 	attrVerdictHeader = 2
 	attrMark          = 3
 	attrInLink        = 5 // NFQA_IFINDEX_INDEV
+	attrOutLink       = 6 // NFQA_IFINDEX_OUTDEV
 	attrPayload       = 10
 
 	attrConfigCommand = 1
@@ -83,6 +84,7 @@ type packetMessage struct {
 	mark    uint32
 	hook    uint8
 	link    uint32 // the interface on which it arrived
+	outLink uint32 // the interface on which it leaves
 	payload []byte // part of the message
 }
 
@@ -121,6 +123,11 @@ func (p *packetMessage) set(typ uint16, value []byte) bool {
 			return false
 		}
 		p.link = binary.BigEndian.Uint32(value)
+	case attrOutLink:
+		if len(value) < 4 {
+			return false
+		}
+		p.outLink = binary.BigEndian.Uint32(value)
 	case attrPayload:
 		p.payload = value
 	}

@@ -62,8 +62,9 @@ type Packet struct {
 	Mark    uint32
 	// ToHost is set if it is queued at the input hook, otherwise at postrouting.
 	ToHost bool
-	// Link is the index of the interface on which it arrived, 0 for none.
-	Link uint32
+	// Link is the index of the interface on which it arrived, and OutLink of that on which it
+	// leaves, 0 for none.
+	Link, OutLink uint32
 	// Bypass is the flag of the rule that queues the packet: accept it if no process listens.
 	Bypass bool
 }

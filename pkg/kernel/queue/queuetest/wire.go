@@ -22,6 +22,7 @@ const (
 	verdictHeader = 2
 	markAttr      = 3
 	inLinkAttr    = 5
+	outLinkAttr   = 6
 	payloadAttr   = 10
 	capLenAttr    = 13
 
@@ -51,6 +52,9 @@ func encodePacket(s queue.Stat, p Packet) []byte {
 	}
 	if p.Link != 0 {
 		ae.Uint32(inLinkAttr, p.Link)
+	}
+	if p.OutLink != 0 {
+		ae.Uint32(outLinkAttr, p.OutLink)
 	}
 	if s.CopyRange > 0 && len(payload) > int(s.CopyRange) {
 		ae.Uint32(capLenAttr, uint32(len(payload)))
