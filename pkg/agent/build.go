@@ -157,7 +157,7 @@ func (a *agent) newDecisions() (err error) {
 func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err error) {
 	s := a.steering
 	s.names = a.names
-	if s.sources, err = newSources(a.cfg, caps, s.resteer, a.enforcer.SetBehind, a.reg, a.logger); err != nil {
+	if s.sources, err = newSources(a.cfg, caps, s.resteer, a.setInterfaces, a.reg, a.logger); err != nil {
 		return err
 	}
 	if s.steerer, err = steer.New(a.steererConfig(caps), caps); err != nil {

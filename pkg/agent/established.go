@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
@@ -21,7 +22,36 @@ func (a *agent) block(_ context.Context, c change) {
 		affected = c.affected()
 	}
 	a.blocks = true
-	a.blocker.Set(established(c.snapshot, a.names.learned()), affected)
+	affected, networks := withRouted(affected, a.enforcer.Interfaces())
+	a.blocker.Set(established(c.snapshot, a.names.learned(), a.enforcer.Interfaces), affected)
+	if networks {
+		a.blocker.Recheck()
+	}
+}
+
+// withRouted adds the addresses that the node routes to the pods in c. If it routes networks to some,
+// any connection may have changed, and networks is set: which are not known cannot be listed by address.
+func withRouted(c conntrack.Change, i *enforce.Interfaces) (_ conntrack.Change, networks bool) {
+	routes := routesOf(i)
+	if len(routes) == 0 {
+		return c, false
+	}
+	add := func(list []netip.Addr) []netip.Addr {
+		for _, r := range routes {
+			if !slices.ContainsFunc(i.Links[r.Link].Pod, func(a netip.Addr) bool { return slices.Contains(list, a) }) {
+				continue
+			}
+			if r.To.IsSingleIP() {
+				list = append(slices.Clip(list), r.To.Addr())
+			} else {
+				networks = true
+			}
+		}
+		return list
+	}
+	c.Addrs, c.Opened, c.Answered = add(c.Addrs), add(c.Opened), add(c.Answered)
+	c.All = c.All || networks
+	return c, networks
 }
 
 // recheck evaluates the connections that were accepted while another process had changed the
@@ -70,15 +100,19 @@ func wasHeld(s *policy.Snapshot, d policy.Direction, addr netip.Addr) bool {
 }
 
 // established returns an evaluator that blocks connections that s denies permanently.
-// Connections that depend on an unknown pod, or on names that may have expired, stay as they
+// interfaces returns the current ones: they do not follow snapshots. Connections that depend on an unknown pod, or on names that may have expired, stay as they
 // are.
-func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator {
+func established(s *policy.Snapshot, learned policy.Learned, interfaces func() *enforce.Interfaces) conntrack.Evaluator {
 	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
 	return func(p packet.Packet, toHost bool) conntrack.Verdict {
 		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned}
+		if !toHost {
+			q.Sender, q.Receiver = interfaces().Ends(p, s)
+		}
 		d := s.Evaluate(q)
+		routed := q.Sender.IsValid() || q.Receiver.IsValid() // a change does not name its addresses
 		switch {
-		case d.Reason == policy.NotSelected && d.Allowed():
+		case d.Reason == policy.NotSelected && d.Allowed() && !routed:
 			return conntrack.Unselected
 		case d.Allowed():
 			return conntrack.Unblock

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
@@ -32,7 +33,7 @@ func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 			open: {Namespace: "x", Name: "open"},
 		}),
 		Unknown: policy.Unknown{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Isolating: [2]bool{policy.Ingress: true}},
-	}), nil)
+	}), nil, noInterfaces)
 	for _, tt := range []struct {
 		src, dst string
 		want     conntrack.Verdict
@@ -111,7 +112,7 @@ func TestEstablishedToHostAndNames(t *testing.T) {
 				Dst:   netip.AddrPortFrom(netip.MustParseAddr(tt.dst), 80),
 				Proto: packet.TCP,
 			}
-			if got := established(s, tt.knows)(p, tt.toHost); got != tt.want {
+			if got := established(s, tt.knows, noInterfaces)(p, tt.toHost); got != tt.want {
 				t.Errorf("%v, to the node %v, with names %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
 			}
 		})
@@ -193,3 +194,5 @@ func TestASavedStateBlocksNothing(t *testing.T) {
 		})
 	}
 }
+
+func noInterfaces() *enforce.Interfaces { return nil }

@@ -26,28 +26,28 @@ type sources struct {
 	links   *links.Watcher
 	bridges *bridgefilter.Filter
 
-	setBehind  func(map[uint32]enforce.Behind)
-	forwarding *forwarding
-	linkless   prometheus.Gauge
+	setInterfaces func(*enforce.Interfaces)
+	forwarding    *forwarding
+	linkless      *prometheus.GaugeVec
 
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
 	otherPorts  []string // of bridges without pods
 }
 
-// newSources returns sources that call changed when interfaces or routes change, and setBehind
-// with the pods behind each interface.
-func newSources(cfg Config, caps steer.Capabilities, changed func(), setBehind func(map[uint32]enforce.Behind), reg prometheus.Registerer, logger klog.Logger) (s *sources, err error) {
+// newSources returns sources that call changed when interfaces or routes change, and setInterfaces
+// with the pods behind them, nil while sources are not checked.
+func newSources(cfg Config, caps steer.Capabilities, changed func(), setInterfaces func(*enforce.Interfaces), reg prometheus.Registerer, logger klog.Logger) (s *sources, err error) {
 	s = &sources{
-		checked:     cfg.checksSources(caps, logger),
-		setBehind:   setBehind,
-		forwarding:  newForwarding(reg, logger),
-		tunnelPorts: cfg.TunnelPorts,
-		podTunnels:  cfg.PodTunnels,
-		linkless: prometheus.NewGauge(prometheus.GaugeOpts{
+		checked:       cfg.checksSources(caps, logger),
+		setInterfaces: setInterfaces,
+		forwarding:    newForwarding(reg, logger),
+		tunnelPorts:   cfg.TunnelPorts,
+		podTunnels:    cfg.PodTunnels,
+		linkless: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_pods_without_interface",
-			Help: "Pods of this node whose packets to the node from addresses that are not theirs are not evaluated, though a policy may deny them: no checked interface is known to lead to the pods.",
-		}),
+			Help: "Pods of this node that policies select and that are not known to be alone behind an interface: packets from and to addresses that are not theirs are not evaluated as theirs. Their interface is unknown, or shared with other pods, as at a bridge.",
+		}, []string{"cause"}),
 	}
 	reg.MustRegister(s.linkless)
 	watched := links.Config{Exempt: cfg.SourceCheckExempt, Changed: changed}
@@ -81,7 +81,7 @@ func (s *sources) read(ctx context.Context) {
 
 // addSets adds the sets for the source check while snapshot is enforced.
 func (s *sources) addSets(sets *steer.Sets, snapshot *policy.Snapshot) {
-	s.linkless.Set(float64(linkless(snapshot, s.check(sets, snapshot))))
+	s.reportLinkless(snapshot, s.check(sets, snapshot))
 }
 
 // check enables the source check while a policy selects a pod of this node, or may select one
@@ -90,72 +90,32 @@ func (s *sources) check(sets *steer.Sets, snapshot *policy.Snapshot) []links.Lea
 	uplinks, bridges, known := s.links.Names(sets.Pods)
 	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges)+len(sets.ToHostRanges) > 0
 	if !known || !selects {
-		s.setBehind(nil)
+		s.setInterfaces(nil)
 		s.forwarding.report(0, nil)
 		return nil
 	}
 	sets.CheckSources, sets.Unchecked, sets.Bridges = true, uplinks, bridges
 	leads, all := s.links.Leads(sets.Pods, uplinks)
-	names, behind := hostLinks(snapshot, leads, all)
-	sets.HostLinks = names
-	s.setBehind(behind)
 	s.otherPorts = s.links.OtherPorts(bridges)
 	s.closeTunnels(sets)
 	pods := snapshot.Forwarders()
 	allowed, refused := forwards(pods, func(pod []netip.Addr) string { return s.links.OwnLink(pod, sets.Pods) })
 	sets.Forwards = allowed
 	s.forwarding.report(len(pods)-len(refused), refused)
+	behind := podLinks(sets, snapshot, leads, all)
+	for _, d := range s.links.Destinations(singles(behind.Links), sets.Pods) {
+		behind.Routes = append(behind.Routes, enforce.Route{To: d.To, Link: d.Index})
+	}
+	s.setInterfaces(behind)
 	return leads
 }
 
 // filterBridges filters frames at bridges that pods are attached to.
 func (s *sources) filterBridges(bridges []string) { s.bridges.Set(len(bridges) > 0, s.otherPorts) }
 
-// hostLinks returns the names of interfaces that lead to pods whose packets to the node are
-// evaluated, and for each interface in all the pods behind it.
-func hostLinks(s *policy.Snapshot, leads []links.Lead, all []uint32) (names []string, behind map[uint32]enforce.Behind) {
-	behind = make(map[uint32]enforce.Behind, len(all))
-	for _, index := range all {
-		behind[index] = enforce.Behind{}
-	}
-	for _, lead := range leads {
-		if b := behindLink(s, lead); len(b.Addrs) > 0 {
-			names = append(names, lead.Name)
-			behind[lead.Index] = b
-		}
-	}
-	slices.Sort(names)
-	return names, behind
-}
-
-// behindLink returns the pods behind an interface, only one of those that the same policies
-// select.
-func behindLink(s *policy.Snapshot, lead links.Lead) (b enforce.Behind) {
-	first := s.Endpoint(lead.Pods[0])
-	b.OnePod = lead.Pair && !slices.ContainsFunc(lead.Pods, func(a netip.Addr) bool { return s.Endpoint(a) != first })
-	chains := map[*policy.Chain]bool{}
-	for _, addr := range lead.Pods {
-		chain := s.Endpoint(addr).Egress
-		_, toHost := slices.BinarySearchFunc(s.SelectedToHost(), addr, netip.Addr.Compare)
-		if toHost && (b.OnePod || !chains[chain]) {
-			chains[chain] = true
-			b.Addrs = append(b.Addrs, addr)
-		}
-	}
-	return b
-}
-
-// linkless returns how many pods whose packets to the node are evaluated have no interface that
-// leads to them.
-func linkless(s *policy.Snapshot, leads []links.Lead) int {
-	pods := map[*policy.Endpoint]bool{}
-	for _, addr := range s.SelectedToHost() {
-		pods[s.Endpoint(addr)] = true
-	}
-	for _, lead := range leads {
-		for _, addr := range lead.Pods {
-			delete(pods, s.Endpoint(addr))
-		}
-	}
-	return len(pods)
+// reportLinkless exports how many selected pods are not the only ones behind an interface.
+func (s *sources) reportLinkless(snapshot *policy.Snapshot, leads []links.Lead) {
+	unknown, shared := linkless(snapshot, leads)
+	s.linkless.WithLabelValues("unknown").Set(float64(unknown))
+	s.linkless.WithLabelValues("shared").Set(float64(shared))
 }

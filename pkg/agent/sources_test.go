@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// TestHostLinks has three pods that an administrator denies their node, two of them by one chain
+// TestPodLinks has three pods that an administrator denies their node, two of them by one chain
 // of policies, and one that may reach it.
-func TestHostLinks(t *testing.T) {
+func TestPodLinks(t *testing.T) {
 	deny := func() *policy.Chain {
 		return &policy.Chain{Rules: []policy.Rule{{Action: policy.Deny, Tier: policy.AdminTier, AnyPeer: true, AnyPort: true}}}
 	}
@@ -32,37 +32,48 @@ func TestHostLinks(t *testing.T) {
 	lead := func(index uint32, pair bool, pods ...netip.Addr) links.Lead {
 		return links.Lead{Index: index, Name: map[uint32]string{3: "veth3", 4: "veth4", 5: "cni0"}[index], Pair: pair, Pods: pods}
 	}
+	single := func(toHost bool, pod ...netip.Addr) enforce.Behind {
+		b := enforce.Behind{Single: true, Pod: pod}
+		if toHost {
+			b.ToHost = pod[:1]
+		}
+		return b
+	}
 	for _, tt := range []struct {
 		name  string
 		leads []links.Lead
-		names []string
+		host  []string
+		out   []string // of pods isolated for egress
 		want  map[uint32]enforce.Behind
 
-		linkless int
+		unknown, shared int
 	}{
-		{"a pair for each pod", []links.Lead{lead(3, true, a4, a6), lead(4, true, free4)}, []string{"veth3"},
-			map[uint32]enforce.Behind{3: {OnePod: true, Addrs: []netip.Addr{a4, a6}}}, 2},
-		{"a bridge", []links.Lead{lead(5, false, a4, b4, c4, free4, a6)}, []string{"cni0"},
-			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4, c4}}}, 0},
-		{"a bridge with one pod, which others may join", []links.Lead{lead(5, false, a4, a6)}, []string{"cni0"},
-			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4}}}, 2},
-		{"a pair with a pod that may reach the node, too", []links.Lead{lead(3, true, a4, free4)}, []string{"veth3"},
-			map[uint32]enforce.Behind{3: {Addrs: []netip.Addr{a4}}}, 2},
-		{"pairs of one pod", []links.Lead{lead(4, true, a4), lead(3, true, a6)}, []string{"veth3", "veth4"},
-			map[uint32]enforce.Behind{4: {OnePod: true, Addrs: []netip.Addr{a4}}, 3: {OnePod: true, Addrs: []netip.Addr{a6}}}, 2},
-		{"no pod that is denied anything", []links.Lead{lead(4, true, free4)}, nil, nil, 3},
+		{"a pair for each pod", []links.Lead{lead(3, true, a4, a6), lead(4, true, free4)}, []string{"veth3"}, []string{"veth3"},
+			map[uint32]enforce.Behind{3: single(true, a4, a6), 4: single(false, free4)}, 2, 0},
+		{"a bridge", []links.Lead{lead(5, false, a4, b4, c4, free4, a6)}, []string{"cni0"}, nil,
+			map[uint32]enforce.Behind{5: {ToHost: []netip.Addr{a4, c4}}}, 0, 3},
+		{"a bridge with one pod, which others may join", []links.Lead{lead(5, false, a4, a6)}, []string{"cni0"}, nil,
+			map[uint32]enforce.Behind{5: {ToHost: []netip.Addr{a4}}}, 2, 1},
+		{"a pair with a pod that may reach the node, too", []links.Lead{lead(3, true, a4, free4)}, []string{"veth3"}, nil,
+			map[uint32]enforce.Behind{3: {Single: true, ToHost: []netip.Addr{a4}}}, 2, 1},
+		{"pairs of one pod", []links.Lead{lead(4, true, a4), lead(3, true, a6)}, []string{"veth3", "veth4"}, []string{"veth3", "veth4"},
+			map[uint32]enforce.Behind{4: single(true, a4), 3: single(true, a6)}, 2, 0},
+		{"no pod that is denied anything", []links.Lead{lead(4, true, free4)}, nil, nil,
+			map[uint32]enforce.Behind{4: single(false, free4)}, 3, 0},
+		{"a pair of no known pod", []links.Lead{lead(4, true)}, nil, nil, map[uint32]enforce.Behind{4: {Single: true}}, 3, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			want := map[uint32]enforce.Behind{1: {}, 3: {}, 4: {}, 5: {}}
 			for index, b := range tt.want {
 				want[index] = b
 			}
-			names, behind := hostLinks(s, tt.leads, []uint32{1, 3, 4, 5})
-			if !reflect.DeepEqual(names, tt.names) || !reflect.DeepEqual(behind, want) {
-				t.Errorf("got %v, %v, want %v, %v", names, behind, tt.names, want)
+			var sets steer.Sets
+			behind := podLinks(&sets, s, tt.leads, []uint32{1, 3, 4, 5})
+			if wantSets := (steer.Sets{HostLinks: tt.host, EgressLinks: tt.out}); !reflect.DeepEqual(sets, wantSets) || !reflect.DeepEqual(behind.Links, want) {
+				t.Errorf("got %+v, %v, want %+v, %v", sets, behind.Links, wantSets, want)
 			}
-			if n := linkless(s, tt.leads); n != tt.linkless {
-				t.Errorf("no interface leads to %d pods, want %d", n, tt.linkless)
+			if unknown, shared := linkless(s, tt.leads); unknown != tt.unknown || shared != tt.shared {
+				t.Errorf("no interface leads to %d pods, and %d share one, want %d and %d", unknown, shared, tt.unknown, tt.shared)
 			}
 		})
 	}
@@ -72,7 +83,7 @@ func TestHostLinks(t *testing.T) {
 // is behind one.
 func TestNothingIsKnownWithoutTheCheck(t *testing.T) {
 	pod := []netip.Addr{netip.MustParseAddr("10.244.1.2")}
-	behind := func(all map[uint32]enforce.Behind) {
+	behind := func(all *enforce.Interfaces) {
 		if all != nil {
 			t.Errorf("pods are behind interfaces: %v", all)
 		}
@@ -90,7 +101,7 @@ func TestNothingIsKnownWithoutTheCheck(t *testing.T) {
 	if _, known := s.links.LeadsToAny(pod); known || s.links.LeadsToPods(pod[0], pod) {
 		t.Error("an interface is known to lead to a pod")
 	}
-	if got := testutil.ToFloat64(s.linkless); got != 1 {
+	if got := testutil.ToFloat64(s.linkless.WithLabelValues("unknown")); got != 1 {
 		t.Errorf("%v pods without an interface, want 1", got)
 	}
 }

@@ -37,7 +37,7 @@ func newTestAgent(t testing.TB, reg *prometheus.Registry, names observer) *agent
 	}
 	a.steering = &steering{steerer: newIdleSteerer(t, reg), names: names}
 	var err error
-	a.steering.sources, err = newSources(cfg, steer.Capabilities{}, a.steering.resteer, a.enforcer.SetBehind, reg, a.logger)
+	a.steering.sources, err = newSources(cfg, steer.Capabilities{}, a.steering.resteer, a.setInterfaces, reg, a.logger)
 	if err != nil {
 		t.Fatal(err)
 	}

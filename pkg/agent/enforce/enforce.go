@@ -74,14 +74,14 @@ type Verdicts interface {
 // Enforcer decides packets with the snapshot of the latest Swap. Its methods may be called
 // from any goroutine.
 type Enforcer struct {
-	cfg      Config
-	snapshot atomic.Pointer[policy.Snapshot]
-	unknown  atomic.Pointer[map[netip.Addr]struct{}]
-	behind   atomic.Pointer[map[uint32]Behind]
-	metrics  *metrics
-	denials  *denialLog
-	audits   *audits
-	sources  *newcomers
+	cfg        Config
+	snapshot   atomic.Pointer[policy.Snapshot]
+	unknown    atomic.Pointer[map[netip.Addr]struct{}]
+	interfaces atomic.Pointer[Interfaces]
+	metrics    *metrics
+	denials    *denialLog
+	audits     *audits
+	sources    *newcomers
 }
 
 // New returns an Enforcer without a snapshot.
@@ -107,15 +107,18 @@ func (e *Enforcer) SetUnknown(addrs map[netip.Addr]struct{}) {
 	e.unknown.Store(&addrs)
 }
 
-// isUnknown reports whether p is from or to an address of SetUnknown.
-func (e *Enforcer) isUnknown(p packet.Packet) bool {
+// isUnknown reports whether p is from or to an address of SetUnknown, or the pod of such an address.
+func (e *Enforcer) isUnknown(p *packet.Packet, ends *place) bool {
 	unknown := e.unknown.Load()
 	if unknown == nil {
 		return false
 	}
-	_, src := (*unknown)[p.Src.Addr()]
-	_, dst := (*unknown)[p.Dst.Addr()]
-	return src || dst
+	for _, addr := range [...]netip.Addr{p.Src.Addr(), p.Dst.Addr(), ends.sender, ends.receiver} {
+		if _, ok := (*unknown)[addr]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // Input is one packet and its metadata.
@@ -221,17 +224,16 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 // decideBy decides by a snapshot.
 func (e *Enforcer) decideBy(s *policy.Snapshot, p packet.Packet, in *Input, auditOnly bool, at time.Time) Result {
 	senders, known := e.senders(&p, in, s, auditOnly)
-	if senders.OnePod {
-		p.Src = senders.podSource(p.Src)
-	}
-	if !known || !auditOnly && e.isUnknown(p) {
+	p.Src = senders.toHost(p.Src)
+	ends, located := e.locate(&p, in, s)
+	if !known || !auditOnly && (!located || e.isUnknown(&p, &ends)) {
 		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, *in, at)
 	}
 	if in.Marked && isOwnError(p, in.Payload) {
 		return Accept
 	}
 	var v evaluation
-	e.evaluate(&v, p, in, s, senders)
+	e.evaluate(&v, p, in, s, &senders, &ends)
 	switch {
 	case v.mayBeNewPod:
 		return ShortWait
@@ -255,19 +257,37 @@ func (e *Enforcer) decideBy(s *policy.Snapshot, p packet.Packet, in *Input, audi
 type evaluation struct {
 	policy.Decision
 	query       policy.Query // that was decided
+	fleeting    bool         // see place
 	eitherWay   bool         // either end may have opened the connection
 	audited     bool         // the decision of audited policies may differ
 	mayBeNewPod bool         // of the pods that may have sent it, those that are known may not send it
 }
 
 // evaluate fills v in place: it is too large to be copied for each packet.
-func (e *Enforcer) evaluate(v *evaluation, p packet.Packet, in *Input, s *policy.Snapshot, senders Behind) {
-	v.eitherWay = in.eitherWay(p)
-	v.query = policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
+func (e *Enforcer) evaluate(v *evaluation, p packet.Packet, in *Input, s *policy.Snapshot, senders *Behind, ends *place) {
+	v.eitherWay, v.fleeting = in.eitherWay(p), ends.fleeting
+	v.query = policy.Query{Packet: p, ToHost: in.ToHost, Sender: ends.sender, Receiver: ends.receiver, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
 	v.decide(s)
-	if senders.severalPods() && v.Reason != policy.UnknownPod {
+	if len(ends.receivers) > 0 {
+		v.decideForEach(ends.receivers, p, s)
+	}
+	if senders.severalToHost() && v.Reason != policy.UnknownPod {
 		v.Decision = senders.evaluate(s, v.query)
 		v.mayBeNewPod = !v.Allowed() && !in.Last && p.Src.Addr().IsGlobalUnicast()
+	}
+}
+
+// decideForEach decides about a packet that is for each of several pods: it is denied if it is denied
+// to any.
+func (v *evaluation) decideForEach(receivers []netip.Addr, p packet.Packet, s *policy.Snapshot) {
+	q := v.query
+	q.Packet = p // not swapped
+	for _, q.Receiver = range receivers {
+		if !v.Allowed() {
+			return
+		}
+		v.query = q
+		v.decide(s)
 	}
 }
 
@@ -327,7 +347,7 @@ func (e *Enforcer) conclude(v *evaluation, s *policy.Snapshot, in *Input, auditO
 	if auditOnly && d.Allowed() {
 		return Accept
 	}
-	remember := e.remember(s, v.query, *d, in.Payload)
+	remember := e.remember(s, v, in.Payload)
 	if d.Allowed() {
 		return remember
 	}
@@ -341,8 +361,9 @@ func (e *Enforcer) conclude(v *evaluation, s *policy.Snapshot, in *Input, auditO
 }
 
 // answered returns the result r of the evaluation, or Reject if a packet that it denies is answered.
+// Multicasts never are.
 func (v *evaluation) answered(r Result, s *policy.Snapshot, in *Input) Result {
-	if r == Drop && in.Answerable && s.Rejects(v.query, v.Decision) {
+	if r == Drop && in.Answerable && !v.query.Packet.Dst.Addr().IsMulticast() && s.Rejects(v.query, v.Decision) {
 		return Reject
 	}
 	return r
@@ -387,15 +408,16 @@ func (e *Enforcer) record(p *packet.Packet, d *policy.Decision, s *policy.Snapsh
 	}
 }
 
-// remember passes the decision d about q to Verdicts if it is lasting. It returns the result
-// for a packet that d allows.
-func (e *Enforcer) remember(s *policy.Snapshot, q policy.Query, d policy.Decision, payload []byte) Result {
+// remember passes the decision to Verdicts if it is lasting, and holds for all packets with these
+// addresses. It returns the result for a packet that is allowed.
+func (e *Enforcer) remember(s *policy.Snapshot, v *evaluation, payload []byte) Result {
 	if e.cfg.Verdicts == nil {
 		return Accept
 	}
+	q, d := v.query, v.Decision
 	c, ok := packet.ClassOf(q.Packet, payload)
 	switch {
-	case !ok || !s.Lasting(q, d):
+	case !ok || v.fleeting || !s.Lasting(q, d):
 	case !d.Allowed() && s.RejectsSome(q) && !s.Rejects(q, d):
 		// The kernel would answer further packets of the class, because it knows the pods only.
 	case !d.Allowed():

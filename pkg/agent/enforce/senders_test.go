@@ -26,9 +26,9 @@ func TestPacketsOfNoPodsAddressAreOfThePodBehind(t *testing.T) {
 	s := policy.New(policy.Model{Endpoints: endpoints, Local: policy.NewLocal(endpoints, []netip.Addr{shut, free})})
 	const ofShut, ofFree, ofBoth, ofNone, notKnown = 3, 4, 5, 6, 7
 	links := map[uint32]Behind{
-		ofShut: {OnePod: true, Addrs: []netip.Addr{shut}},
-		ofFree: {OnePod: true, Addrs: []netip.Addr{free}},
-		ofBoth: {Addrs: []netip.Addr{free, shut}},
+		ofShut: {Single: true, Pod: []netip.Addr{shut}, ToHost: []netip.Addr{shut}},
+		ofFree: {Single: true, Pod: []netip.Addr{free}, ToHost: []netip.Addr{free}},
+		ofBoth: {ToHost: []netip.Addr{free, shut}},
 		ofNone: {},
 	}
 	for _, tt := range []struct {
@@ -46,13 +46,14 @@ func TestPacketsOfNoPodsAddressAreOfThePodBehind(t *testing.T) {
 		{"of one that may be a new pod", Input{Payload: tcp(tooNew, node, 80), ToHost: true, Link: ofBoth}, ShortWait},
 		{"of one that has waited", Input{Payload: tcp(tooNew, node, 80), ToHost: true, Link: ofBoth, Last: true}, Drop},
 		{"the address of a pod, whatever the interface", Input{Payload: tcp(free, node, 80), ToHost: true, Link: ofBoth}, Accept},
-		{"not to the node", Input{Payload: tcp(linkLocal, node, 80), Link: ofShut}, Accept},
+		{"not to the node", Input{Payload: tcp(linkLocal, node, 80), Link: ofShut}, Drop},
+		{"not to the node, of an interface that is not known", Input{Payload: tcp(linkLocal, node, 80), Link: notKnown, Last: true}, Drop},
 		{"without an interface", Input{Payload: tcp(linkLocal, node, 80), ToHost: true}, Accept},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := New(Config{Registerer: prometheus.NewRegistry()})
 			e.Swap(s)
-			e.SetBehind(links)
+			e.SetInterfaces(&Interfaces{Links: links})
 			if got := e.Decide(tt.in); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
@@ -65,12 +66,12 @@ func TestPacketsOfNoPodsAddressAreOfThePodBehind(t *testing.T) {
 func TestTheOnePodBehindIsNamed(t *testing.T) {
 	four, six := netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("fd00::3")
 	for src, want := range map[string]netip.Addr{"fe80::1": six, "0.0.0.0": four} {
-		got := Behind{OnePod: true, Addrs: []netip.Addr{four, six}}.podSource(netip.AddrPortFrom(netip.MustParseAddr(src), 68))
+		got := (&Behind{Pod: []netip.Addr{four, six}, ToHost: []netip.Addr{four}}).toHost(netip.AddrPortFrom(netip.MustParseAddr(src), 68))
 		if got != netip.AddrPortFrom(want, 68) {
 			t.Errorf("%s is evaluated as %v, want %v", src, got, want)
 		}
 	}
-	if got := (Behind{OnePod: true, Addrs: []netip.Addr{four}}).podSource(netip.MustParseAddrPort("[fe80::1]:68")); got.Addr() != four {
+	if got := (&Behind{Pod: []netip.Addr{four}, ToHost: []netip.Addr{four}}).toHost(netip.MustParseAddrPort("[fe80::1]:68")); got.Addr() != four {
 		t.Errorf("in a cluster of IPv4 it is evaluated as %v, want %v", got, four)
 	}
 }

@@ -61,7 +61,7 @@ const (
 func (s *Snapshot) Explain(q Query) Explanation {
 	e := Explanation{Decision: s.Evaluate(q)}
 	var src, dst end
-	s.ends(&q.Packet, &src, &dst)
+	s.ends(&q, &src, &dst)
 	e.Directions[Egress] = s.trace(Egress, &q, &src, &dst)
 	if !q.ToHost {
 		e.Directions[Ingress] = s.trace(Ingress, &q, &src, &dst)

@@ -42,7 +42,7 @@ func (s *Snapshot) lasting(q Query, d Decision) bool {
 		return false
 	}
 	var src end
-	s.find(&src, q.Packet.Src.Addr())
+	s.find(&src, q.Packet.Src.Addr(), q.Sender)
 	if src.endpoint == nil {
 		// A pod of another node may be created with this address.
 		q.AwaitSource, q.anyNewcomer = true, true

@@ -5,7 +5,7 @@ package policy
 // It returns nil if no name would. It is too slow for each packet.
 func (s *Snapshot) MissedNames(q Query) (missed []Domain) {
 	var src, dst end
-	s.ends(&q.Packet, &src, &dst)
+	s.ends(&q, &src, &dst)
 	if src.endpoint == nil || src.endpoint.Egress == nil || !src.endpoint.Egress.findNeeds().names {
 		return nil
 	}

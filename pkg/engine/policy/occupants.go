@@ -5,7 +5,8 @@ import "net/netip"
 // end is the source or the destination of a packet.
 type end struct {
 	addr     netip.Addr
-	endpoint *Endpoint // nil if addr is no known pod's
+	pod      netip.Addr // the address of the pod: addr, or that of the pod behind the interface
+	endpoint *Endpoint  // nil if pod is no known pod's
 	who      occupants // who may be at addr if endpoint is nil, for any subject: unlisted, or noPod
 }
 
@@ -25,7 +26,7 @@ const (
 // possibleOccupants returns who may be at the address of the peer, which has no known pod.
 func (s *Snapshot) possibleOccupants(d Direction, q *Query, subject, peer *end) (who occupants) {
 	who = peer.who
-	if s.m.Isolating[d] && s.shareRange(subject.addr, peer.addr) {
+	if s.m.Isolating[d] && s.shareRange(subject.pod, peer.addr) {
 		who |= newHere
 	}
 	if subject.endpoint.Unlisted[d] {
@@ -93,7 +94,7 @@ func (r *Rule) undecided(d Direction, who occupants) Decision {
 
 // mayBeElsewhere reports whether a pod of another node is, or may be, at dst, to which src sends.
 func (s *Snapshot) mayBeElsewhere(src *Endpoint, dst *end) bool {
-	if dst.endpoint != nil && !s.IsLocal(dst.addr) || src.Unlisted[Egress] {
+	if dst.endpoint != nil && !s.IsLocal(dst.pod) || src.Unlisted[Egress] {
 		return true
 	}
 	return dst.endpoint == nil && (dst.who != noPod || s.m.PodRanges.contain(dst.addr))

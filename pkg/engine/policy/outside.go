@@ -22,7 +22,7 @@ func (s *Snapshot) Outside(q Query, d Decision) Outside {
 		return Outside{}
 	}
 	var src, dst end
-	s.ends(&q.Packet, &src, &dst)
+	s.ends(&q, &src, &dst)
 	subject, peer := d.Direction.subject(&src, &dst), d.Direction.peer(&src, &dst)
 	if peer.endpoint != nil || subject.endpoint == nil || subject.endpoint.chain(d.Direction) == nil {
 		return Outside{}

@@ -131,7 +131,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 // the decision.
 func (s *Snapshot) NamesRefused(q Query) bool {
 	var src, dst end
-	s.ends(&q.Packet, &src, &dst)
+	s.ends(&q, &src, &dst)
 	if q.Learned == nil || src.endpoint == nil || src.endpoint.Egress == nil {
 		return false
 	}

@@ -59,6 +59,10 @@ type Query struct {
 	// ToHost reports whether the destination is the evaluating node itself. Then only the source's
 	// policies apply.
 	ToHost bool
+	// Sender and Receiver are addresses of the pods of this node behind the interfaces on which the
+	// packet arrives and leaves, invalid if none is known. They are the ends of a packet whose
+	// addresses are not those of pods of this node (NP-47). Rules with blocks match the packet.
+	Sender, Receiver netip.Addr
 	// Learned looks up the domain names that pods have learned; nil has none.
 	Learned Learned
 	// AwaitSource gives UnknownSource if the unknown source may be a pod of another node and that
@@ -78,6 +82,13 @@ type Learned interface {
 	Names(pod, addr netip.Addr) *Names
 }
 
+// swapped returns the query about a packet in the other direction.
+func (q Query) swapped() Query {
+	q.Packet = q.Packet.Swapped()
+	q.Sender, q.Receiver = q.Receiver, q.Sender
+	return q
+}
+
 // exempt returns why NetworkPolicy always allows the packet, or NotSelected. A packet from a pod to
 // itself gets here only through a Service; otherwise it never leaves the pod.
 func (q *Query) exempt(src, dst *end) Reason {
@@ -92,15 +103,19 @@ func (q *Query) exempt(src, dst *end) Reason {
 
 // ends fills in src and dst, which are zero. Ends and flows are filled in place because returning
 // them would copy them twice for each packet.
-func (s *Snapshot) ends(p *packet.Packet, src, dst *end) {
-	s.find(src, p.Src.Addr())
-	s.find(dst, p.Dst.Addr())
+func (s *Snapshot) ends(q *Query, src, dst *end) {
+	s.find(src, q.Packet.Src.Addr(), q.Sender)
+	s.find(dst, q.Packet.Dst.Addr(), q.Receiver)
 }
 
-// find fills in e, which is zero, for address a.
-func (s *Snapshot) find(e *end, a netip.Addr) {
-	e.addr = a
-	switch endpoint := s.Endpoint(a); {
+// find fills in e, which is zero, for address a. behind is the pod behind the interface, invalid if it
+// is not known. An address in the ranges of this node's pods may be that of a new pod (NP-55).
+func (s *Snapshot) find(e *end, a, behind netip.Addr) {
+	e.addr, e.pod = a, a
+	if behind.IsValid() && !s.IsLocal(a) && !s.inRanges(a) {
+		e.pod = behind
+	}
+	switch endpoint := s.Endpoint(e.pod); {
 	case endpoint == nil:
 	case endpoint.Doubtful:
 		e.who = unlisted
@@ -113,7 +128,7 @@ func (s *Snapshot) find(e *end, a netip.Addr) {
 // must both allow it, if these pods are local. It does not allocate.
 func (s *Snapshot) Evaluate(q Query) Decision {
 	var src, dst end
-	s.ends(&q.Packet, &src, &dst)
+	s.ends(&q, &src, &dst)
 	out := s.evaluate(Egress, &q, &src, &dst)
 	if q.ToHost {
 		return out
@@ -143,8 +158,7 @@ func (s *Snapshot) EvaluateLate(q Query) (Decision, Query) {
 	if q.ToHost || d.isFinalDenial() {
 		return d, q
 	}
-	swapped := q
-	swapped.Packet = q.Packet.Swapped()
+	swapped := q.swapped()
 	if back := s.Evaluate(swapped); back.isFinalDenial() || d.Allowed() && (!back.Allowed() || d.Reason == NotSelected) {
 		return back, swapped
 	}
@@ -167,7 +181,7 @@ func (s *Snapshot) audited(q *Query) bool {
 // pod with the same labels and ports.
 func (s *Snapshot) EvaluateDirection(d Direction, q Query) Decision {
 	var src, dst end
-	s.ends(&q.Packet, &src, &dst)
+	s.ends(&q, &src, &dst)
 	if src.endpoint != nil && src.endpoint == dst.endpoint {
 		twin := *dst.endpoint
 		dst.endpoint = &twin
@@ -194,7 +208,7 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 		f.host = s.m.Own
 	case s.m.Hosts != nil:
 		f.host = s.m.Hosts[peer.addr]
-		if f.host != nil && s.IsLocal(peer.addr) {
+		if f.host != nil && s.IsLocal(peer.pod) {
 			f.host = nil
 		}
 	}
@@ -202,7 +216,7 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 		return // only egress has domains as peers
 	}
 	if q.Learned != nil && src.endpoint.Egress.findNeeds().names {
-		f.names = q.Learned.Names(src.addr, dst.addr)
+		f.names = q.Learned.Names(src.pod, dst.addr)
 		if f.names != nil {
 			f.scope = s.scopeOf(dst.addr, q.ToHost)
 		}

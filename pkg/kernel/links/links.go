@@ -88,17 +88,18 @@ func (l Links) bridges(pods []netip.Addr, uplinks []string) []string {
 	return names
 }
 
-// Lead is an interface that leads to pods.
+// Lead is an interface that leads to pods, or may: a pair may lead to a pod that is not known.
 type Lead struct {
 	Index uint32
 	Name  string
 	// Pair reports whether every packet that arrives on it was sent by its only peer: it is
 	// not a bridge, and not a port of one.
 	Pair bool
-	Pods []netip.Addr // sorted
+	Pods []netip.Addr // sorted, empty if none is known
 }
 
-// leads returns the links that lead to some of pods, which are sorted. Uplinks lead to none. If a pod
+// leads returns the links that lead to some of pods, which are sorted, and pairs, which may lead to
+// others. Uplinks lead to none. If a pod
 // has a direct route, no other links lead to it, because it may be another pod that advertises or
 // should forward them. Likewise a route to a pod comes before those to its network.
 func (l Links) leads(pods []netip.Addr, uplinks []string) []Lead {
@@ -125,10 +126,14 @@ func (l Links) leads(pods []netip.Addr, uplinks []string) []Lead {
 		pods = slices.DeleteFunc(slices.Clone(pods), func(a netip.Addr) bool { return leadsTo[a] })
 	}
 	var leads []Lead
-	for _, index := range slices.Sorted(maps.Keys(found)) {
-		leadsTo := found[index]
+	for _, index := range slices.Sorted(maps.Keys(l)) {
+		link, leadsTo := l[index], found[index]
+		pair := link.isPair() && link.Master == 0
+		if len(leadsTo) == 0 && (!pair || slices.Contains(uplinks, link.Name)) {
+			continue
+		}
 		slices.SortFunc(leadsTo, netip.Addr.Compare)
-		leads = append(leads, Lead{Index: uint32(index), Name: l[index].Name, Pair: l[index].isPair() && l[index].Master == 0, Pods: slices.Compact(leadsTo)})
+		leads = append(leads, Lead{Index: uint32(index), Name: link.Name, Pair: pair, Pods: slices.Compact(leadsTo)})
 	}
 	return leads
 }

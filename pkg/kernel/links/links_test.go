@@ -173,13 +173,13 @@ func TestLeads(t *testing.T) {
 		want    []Lead
 	}{
 		{"a pair, and one of another pod", []Link{{Name: "cali2", Kind: "veth", Hosts: []netip.Addr{netip.MustParseAddr("10.244.1.9")}}, pair}, nil,
-			[]Lead{{101, "cali1", true, []netip.Addr{pod4, pod6}}}},
+			[]Lead{{100, "cali2", true, nil}, {101, "cali1", true, []netip.Addr{pod4, pod6}}}},
 		{"a bridge", []Link{cni0}, nil, []Lead{{100, "cni0", false, []netip.Addr{pod4}}}},
 		{"a bridge, and a pod that is not at it", []Link{cni0, pair}, nil, []Lead{{101, "cali1", true, []netip.Addr{pod4, pod6}}}},
 		{"two links", []Link{pair, {Name: "net1", Kind: "veth", Hosts: []netip.Addr{pod4, pod4}}}, nil,
 			[]Lead{{100, "cali1", true, []netip.Addr{pod4, pod6}}, {101, "net1", true, []netip.Addr{pod4}}}},
 		{"a pair, and another pod that advertises or should forward its address", []Link{direct, {Name: "cali2", Kind: "veth", Hosts: []netip.Addr{pod4}}}, nil,
-			[]Lead{{100, "cali1", true, []netip.Addr{pod4, pod6}}}},
+			[]Lead{{100, "cali1", true, []netip.Addr{pod4, pod6}}, {101, "cali2", true, nil}}},
 		{"an uplink", []Link{{Name: "eth0", Networks: network}, pair}, []string{"eth0", "cali1"}, nil},
 		{"an uplink with a route to the pod, and a bridge", []Link{{Name: "eth0", Hosts: []netip.Addr{pod4}}, cni0}, []string{"eth0"},
 			[]Lead{{101, "cni0", false, []netip.Addr{pod4}}}},

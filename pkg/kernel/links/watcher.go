@@ -145,7 +145,7 @@ func (w *Watcher) Names(pods []netip.Addr) (uplinks, bridges []string, known boo
 }
 
 // Leads returns the interfaces that lead to some of pods, which are the sorted addresses of this
-// node's pods, and the indices of all interfaces. uplinks is the result of Names.
+// node's pods, or may lead to a pod that is not known, and the indices of all interfaces. uplinks is the result of Names.
 func (w *Watcher) Leads(pods []netip.Addr, uplinks []string) (leads []Lead, all []uint32) {
 	w.mu.Lock()
 	links := w.links

@@ -44,7 +44,7 @@ func lateChains(cfg Config) []chain {
 	all := []chain{
 		{name: lateAskChain, rules: []string{fmt.Sprintf("meta mark set meta mark | %#x goto %s", cfg.Mark, cfg.queueChain())}},
 		{name: lateExemptChain, rules: ownNodeRules(lateAskChain)},
-		{name: lateChain, rules: lateRules()},
+		{name: lateChain, rules: lateRules(cfg)},
 	}
 	if !cfg.SCTPPerPacket {
 		all = append(all, chain{name: decideChain, rules: []string{newSCTP + " goto " + lateAskChain, "goto " + cfg.queueChain()}})
@@ -53,7 +53,7 @@ func lateChains(cfg Config) []chain {
 }
 
 // lateRules select like selectRules, but look up each address in the sets of both directions.
-func lateRules() []string {
+func lateRules(cfg Config) []string {
 	var rules, ranges []string
 	for _, f := range families {
 		for _, set := range []string{ingressSet, egressSet} {
@@ -66,6 +66,9 @@ func lateRules() []string {
 				ranges = append(ranges, fmt.Sprintf("%s %s %s %[1]s %[2]s != %[4]s goto %s", f.ip, end, f.set(set), f.set(podsSet), lateExemptChain))
 			}
 		}
+	}
+	if cfg.SourceCheck {
+		ranges = append(ranges, latePodLinkRules()...)
 	}
 	return append(rules, ranges...)
 }

@@ -18,8 +18,9 @@ const (
 // bridgedChains drop packets between pods of one bridge with addresses that belong to no pod. Only a
 // bridge forwards them: routers do not forward packets from or to link-local addresses, and forward
 // broadcasts and multicasts only if configured.
-func bridgedChains() []chain {
+func bridgedChains(cfg Config) []chain {
 	return []chain{
+		{name: multicastChain, rules: multicastRules(cfg)},
 		{name: bridgedChain, rules: bridgedRules()},
 		{
 			name:     bridgedBaseChain,
@@ -32,6 +33,8 @@ func bridgedChains() []chain {
 
 func bridgedBaseRules() []string {
 	rules := []string{
+		"ip daddr 224.0.0.0/4 jump " + multicastChain,
+		"ip6 daddr ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff jump " + multicastChain,
 		fmt.Sprintf("iifname != @%s accept", bridgesSet), // on nodes without such bridges this accepts all packets
 		fmt.Sprintf("oifname != @%s accept", bridgesSet),
 	}

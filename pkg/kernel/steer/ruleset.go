@@ -214,7 +214,7 @@ func chains(cfg Config) []chain {
 	all = append(all, answerChains(cfg)...)
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
-		all = append(all, bridgedChains()...)
+		all = append(all, bridgedChains(cfg)...)
 		all = append(all, tunnelChains(cfg)...)
 	}
 	if cfg.EarlyUDP == EarlyOn {
@@ -359,6 +359,9 @@ func selectRules(cfg Config) []string {
 			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, f.set(egressRangesSet), f.ip, f.set(podsSet), exemptChain))
 	}
 	rules = append(rules, ranges...)
+	if cfg.SourceCheck {
+		rules = append(rules, cfg.podLinkRules()...)
+	}
 	if !cfg.SCTPPerPacket {
 		// Other SCTP packets have gone to decideChain.
 		rules = append(rules, newSCTP+" jump "+lateChain)

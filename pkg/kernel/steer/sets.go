@@ -56,6 +56,11 @@ type Sets struct {
 	// on them for the node itself are steered, too, if their source is not in Pods. They are
 	// ignored without CheckSources.
 	HostLinks []string
+	// IngressLinks and EgressLinks are the names of the interfaces that lead to a single pod, which is
+	// isolated in that direction. Packets on them are the pod's, whatever the addresses.
+	// MulticastLinks are those that lead to a pod isolated in ingress, also among others. They are
+	// ignored without CheckSources.
+	IngressLinks, EgressLinks, MulticastLinks []string
 	// TunnelPorts are the UDP ports, and TunnelProtocols the protocols, of packets to the node
 	// itself that pods must not send. They are ignored without CheckSources and for packets that
 	// arrive on interfaces in Unchecked.
@@ -92,6 +97,7 @@ func (s Sets) auditsLike(o Sets) bool {
 func (s Sets) checksLike(o Sets) bool {
 	return s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) &&
 		slices.Equal(s.Bridges, o.Bridges) && slices.Equal(s.HostLinks, o.HostLinks) &&
+		slices.Equal(s.IngressLinks, o.IngressLinks) && slices.Equal(s.EgressLinks, o.EgressLinks) && slices.Equal(s.MulticastLinks, o.MulticastLinks) &&
 		slices.EqualFunc(s.Forwards, o.Forwards, Forward.equal) &&
 		slices.Equal(s.TunnelPorts, o.TunnelPorts) && slices.Equal(s.TunnelProtocols, o.TunnelProtocols)
 }

@@ -48,7 +48,7 @@ var valueSpecs = append([]setSpec{
 	hostLinksSpec,
 	{name: tunnelPortsSet, keyType: "inet_service"},
 	{name: tunnelProtocolsSet, keyType: "inet_proto"},
-}, forwardSpecs()...)
+}, append(linkSpecs, forwardSpecs()...)...)
 
 // forwardSpecs are the sets of each Forward.
 func forwardSpecs() []setSpec {
@@ -135,6 +135,7 @@ func (c contents) addSources(s Sets) {
 	}
 	c.addNames(uncheckedSpec, s.Unchecked)
 	c.addNames(bridgesSpec, s.Bridges)
+	c.addLinks(s)
 	for i, f := range s.Forwards[:min(len(s.Forwards), MaxForwards)] {
 		c.addNames(forwardersSpec(i), f.Links)
 		c.addPrefixes(numbered(forwardedSourcesSet, i), f.Sources)
