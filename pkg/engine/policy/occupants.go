@@ -7,7 +7,7 @@ type end struct {
 	addr     netip.Addr
 	pod      netip.Addr // the address of the pod: addr, or that of the pod behind the interface
 	endpoint *Endpoint  // nil if pod is no known pod's
-	who      occupants // who may be at addr if endpoint is nil, for any subject: unlisted, or noPod
+	who      occupants  // who may be at addr if endpoint is nil, for any subject: unlisted, or noPod
 }
 
 // occupants are the pods that may be at an address without a known pod. A packet waits if the
