@@ -18,7 +18,7 @@ const (
 	unmarkChain = "output-unmark"
 	oneWaySet   = "one-way"
 
-	// copiedMarksCounter counts the first packets of connections that begin with one of our bits.
+	// copiedMarksCounter counts first packets of connections with one of our bits that no verdict set.
 	copiedMarksCounter = "copied-marks"
 
 	// oneWayFor is below the time for which the kernel keeps UDP that is not answered. A packet that
@@ -72,8 +72,8 @@ func (f family) record() string {
 func oneWayChains(cfg Config) []chain {
 	var record, pass []string
 	if !cfg.answers && cfg.EarlyUDP != EarlyOn {
-		// Only with these does a packet come here after its verdict.
-		pass = append(pass, unconfirmed+" return")
+		// Only with these does a first packet come here after its verdict.
+		pass = append(pass, fmt.Sprintf("%s counter name %s return", unconfirmed, copiedMarksCounter))
 	}
 	if cfg.SCTPPerPacket {
 		pass = append(pass, "meta l4proto sctp return") // see currentRules

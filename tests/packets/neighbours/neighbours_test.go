@@ -29,6 +29,7 @@ type neighbour struct {
 	cause  string                // of netpol_node_problems when the agent starts
 
 	untracked bool // packets of isolated pods are untracked, and counted
+	copied    bool // it writes the agent's bits into new connections, which are counted
 
 	silent   bool // a connection from z/out to x/web does not work
 	bypasses bool // its packets bypass the agent, which only reports it
@@ -125,6 +126,9 @@ func (n node) isFirst(t *testing.T, nb neighbour) {
 	n.problem(t, agent, nb.cause)
 	if packets := labtest.Metrics(t, agent).Sum("netpol_untracked_packets_total"); packets > 0 != nb.untracked {
 		t.Errorf("%v packets that are not tracked are counted", packets)
+	}
+	if marks := labtest.Metrics(t, agent).Sum("netpol_copied_marks_total"); marks > 0 != nb.copied {
+		t.Errorf("%v copied marks are counted", marks)
 	}
 	n.changes(t, nb)
 	n.unchanged(t, nb, before, "before the agent came")

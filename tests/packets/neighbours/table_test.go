@@ -143,6 +143,67 @@ var neighbours = []neighbour{
 			END`,
 	},
 	{
+		name: "rules that set the agent's bit in connection marks", holds: all, reported: "`netpol_copied_marks_total`", copied: true,
+		set: `nft -f - <<-END
+			table inet marks {
+				chain prerouting { type filter hook prerouting priority mangle; ct mark set ct mark | 0x1000; }
+				chain forward { type filter hook forward priority mangle; ct mark set ct mark | 0x1000; }
+				chain postrouting { type filter hook postrouting priority 94; ct mark set ct mark | 0x1000; }
+				chain output { type filter hook output priority mangle; ct mark set ct mark | 0x1000; }
+			}
+			END`,
+	},
+	{
+		name: "rules that save and restore whole marks, which have the agent's bits", holds: all, reported: "`netpol_copied_marks_total`", copied: true,
+		needs: "iptables-nft",
+		set: `for family in '' 6; do
+			iptables=ip${family}tables-nft
+			$iptables -t mangle -A PREROUTING -j CONNMARK --restore-mark
+			$iptables -t mangle -A PREROUTING -j MARK --or-mark 0x1000
+			$iptables -t mangle -A PREROUTING -j CONNMARK --save-mark
+			$iptables -t mangle -A POSTROUTING -j CONNMARK --restore-mark
+			$iptables -t mangle -A OUTPUT -j MARK --set-mark 0x1000
+			$iptables -t mangle -A OUTPUT -j CONNMARK --save-mark
+		done`,
+	},
+	{
+		name: "rules that save whole marks, without the agent's bits", holds: all, reported: nothing, needs: "iptables-nft",
+		set: `for family in '' 6; do
+			iptables=ip${family}tables-nft
+			$iptables -t mangle -A PREROUTING -j CONNMARK --save-mark
+			$iptables -t mangle -A POSTROUTING -j CONNMARK --save-mark
+			$iptables -t mangle -A OUTPUT -j CONNMARK --save-mark
+		done`,
+	},
+	{
+		name: "packets that arrive with the agent's marks, and rules that save these", holds: all, reported: "`netpol_copied_marks_total`", copied: true,
+		set: `nft -f - <<-END
+			table netdev marks {
+				chain in { type filter hook ingress devices = { pod1, pod2, pod3, pod4 } priority 0; meta mark set 0x1000; }
+			}
+			table inet marks {
+				chain prerouting { type filter hook prerouting priority mangle; ct mark set meta mark; }
+			}
+			END`,
+	},
+	{
+		name: "packets that arrive with both of the agent's marks", holds: all, reported: nothing,
+		set: `nft -f - <<-END
+			table netdev marks {
+				chain in { type filter hook ingress devices = { pod1, pod2, pod3, pod4 } priority 0; meta mark set 0x1800; }
+			}
+			END`,
+	},
+	{
+		name: "a template with a zone and the agent's bits (CT)", holds: all, reported: nothing, needs: "iptables-nft", long: true,
+		set: `for family in '' 6; do
+			iptables=ip${family}tables-nft
+			$iptables -t raw -A PREROUTING -i pod+ -j CT --zone 5
+			$iptables -t raw -A PREROUTING -i pod+ -j MARK --set-mark 0x1800
+			$iptables -t raw -A PREROUTING -i pod+ -j CONNMARK --save-mark
+		done`,
+	},
+	{
 		name: "a service mesh in the pod (REDIRECT, mark 1337)", holds: all, reported: nothing, needs: "iptables-nft", long: true,
 		make: meshInPod,
 	},

@@ -1,0 +1,144 @@
+package attacks
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
+	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
+)
+
+// oneWayPort is where x/web gets datagrams, which it never answers.
+const oneWayPort = 9999
+
+// TestInjectedEntriesOpenNothing: another program adds entries with the agent's mark to the
+// connection table, or gives it to existing ones, like conntrackd. Packets that are not answered
+// pass only if policies allow them, also after a restart of the agent.
+func TestInjectedEntriesOpenNothing(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/client@1", "y/db@1 app=db")
+	agent := c.Start(t)[0]
+	c.Enforce(t, agent, "policies", onlyDB)
+	counter := countOneWay(t, c)
+	port := uint16(20000)
+	for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+		for _, restart := range []bool{false, true} {
+			port++
+			o := oneWay{c, counter, family, port}
+			o.run(t, fmt.Sprintf("conntrack -I -p udp -s $FROM -d $TO --sport $PORT --dport %d -t 600 --mark 0x1000", oneWayPort), "y/client")
+			if !o.passes(t, agent, "y/db") {
+				t.Errorf("%s: an allowed datagram is dropped", family)
+			}
+			if restart {
+				if err := agent.Stop(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				agent = c.Start(t)[0]
+			}
+			for _, step := range []struct {
+				name, script, from string
+				passes             bool
+			}{
+				{"an injected entry", "", "y/client", false},
+				{"an injected entry, again", "", "y/client", false},
+				{"an updated mark", "conntrack -U -p udp -s $FROM --sport $PORT --mark 0x1005", "y/client", false},
+				{"an accepted connection", "", "y/db", true},
+				{"an accepted connection without its mark", "conntrack -U -p udp -s $FROM --sport $PORT --mark 0", "y/db", true},
+				{"a removed entry", "conntrack -D -p udp -s $FROM --sport $PORT", "y/db", true},
+			} {
+				if step.script != "" {
+					o.run(t, step.script, step.from)
+				}
+				if got := o.passes(t, agent, step.from); got != step.passes {
+					t.Errorf("%s, restarted %v, %s: passes %v, want %v", family, restart, step.name, got, step.passes)
+				}
+			}
+		}
+	}
+}
+
+// TestMarkedSocketsOpenNothing: a privileged pod sets the agent's bits in the marks of its packets.
+func TestMarkedSocketsOpenNothing(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/client@1", "y/db@1 app=db")
+	agent := c.Start(t)[0]
+	c.Enforce(t, agent, "policies", onlyDB)
+	counter := countOneWay(t, c)
+	for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+		for _, mark := range []int{0x1000, 0x800, 0x1800} {
+			o := oneWay{c, counter, family, 0}
+			marked := func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark) }
+			for from, want := range map[string]bool{"y/client": false, "y/db": true} {
+				conn, err := c.Hosts[from].Dial(t.Context(), lab.UDP, o.to(), marked)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				for range 2 {
+					if got := o.sends(t, agent, conn.Write); got != want {
+						t.Errorf("%s, mark %#x: a datagram of %s passes: %v, want %v", family, mark, from, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// countOneWay counts the datagrams to x/web.
+func countOneWay(t *testing.T, c *labtest.Cluster) labtest.Counter {
+	t.Helper()
+	if _, err := c.Hosts["x/web"].Sink(oneWayPort); err != nil {
+		t.Fatal(err)
+	}
+	return labtest.NewCounter(t, c.Nodes[0], fmt.Sprintf("udp dport %d", oneWayPort))
+}
+
+// oneWay is a connection by UDP to x/web that is never answered.
+type oneWay struct {
+	*labtest.Cluster
+	counter labtest.Counter
+	family  lab.Family
+	port    uint16 // of the sender
+}
+
+func (o oneWay) to() netip.AddrPort {
+	return netip.AddrPortFrom(o.Hosts["x/web"].Addr(o.family), oneWayPort)
+}
+
+// run runs a script on the node, with the addresses of the connection.
+func (o oneWay) run(t *testing.T, script, from string) {
+	t.Helper()
+	text := strings.NewReplacer("$FROM", o.Hosts[from].Addr(o.family).String(), "$TO", o.to().Addr().String(), "$PORT", fmt.Sprint(o.port)).Replace(script)
+	if out, err := o.Nodes[0].Run(t.Context(), text, "bash"); err != nil {
+		t.Fatalf("%s: %v: %s", text, err, out)
+	}
+}
+
+// passes sends a datagram from the connection's port and reports whether it passes the node.
+func (o oneWay) passes(t *testing.T, agent *lab.Agent, from string) bool {
+	t.Helper()
+	sender, err := o.Hosts[from].ListenPacket(netip.AddrPortFrom(o.Hosts[from].Addr(o.family), o.port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	return o.sends(t, agent, func(b []byte) (int, error) { return sender.WriteToUDPAddrPort(b, o.to()) })
+}
+
+func (o oneWay) sends(t *testing.T, agent *lab.Agent, send func([]byte) (int, error)) bool {
+	t.Helper()
+	waiting := func() float64 { return labtest.Unanswered(labtest.Metrics(t, agent)) }
+	arrived, left, before := o.counter.Arrived(t), o.counter.Left(t), waiting() // not 0 after a restart
+	if _, err := send([]byte("one way")); err != nil {
+		t.Fatal(err)
+	}
+	if err := labtest.Within(t, func() bool { return o.counter.Arrived(t) > arrived }); err != nil {
+		t.Fatal("a datagram does not reach the node")
+	}
+	if err := labtest.Within(t, func() bool { return waiting() == before }); err != nil {
+		t.Fatal("a datagram has no verdict")
+	}
+	return o.counter.Left(t) > left
+}
