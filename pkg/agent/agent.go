@@ -43,6 +43,7 @@ type agent struct {
 	cache     *clusterwatch.Cache
 	manifests *manifests.Source // nil with an API server
 	cni       *cniresults.Cache // nil if addresses of pods are those of their status
+	results   *results
 	node      *nodecheck.Checker
 	// newPods are reported to other nodes, whose own are asked for by asker, nil if they are not asked.
 	newPods *newpods.Board
@@ -152,11 +153,17 @@ func (a *agent) services() stages {
 // contradicts.
 func (a *agent) cluster() stages {
 	return stages{
-		{name: "addresses of new pods", off: a.cni == nil, begin: a.cni.Read, loops: []loop{a.cni.Run}, ready: a.sandboxesKnown},
+		{name: "addresses of new pods", off: a.cni == nil, begin: a.readResults, loops: []loop{a.cni.Run}, ready: a.sandboxesKnown},
 		{name: "new pods of other nodes", off: a.asker == nil, loops: []loop{func(ctx context.Context) error { return a.asker.Run(ctx) }}},
 		{name: "manifests", off: a.manifests == nil, ready: a.manifests.Complete},
 		{name: "cluster", loops: []loop{a.cache.Run}, ready: a.clusterKnown},
 	}
+}
+
+// readResults reads CNI results before the first snapshot.
+func (a *agent) readResults(ctx context.Context) {
+	a.cni.Read(ctx)
+	a.results.wait(ctx)
 }
 
 // publish makes all stages follow a snapshot.

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
@@ -30,12 +29,8 @@ func (b boot) pods() []netip.Addr { return slices.Concat(b.addrs, b.recorded, b.
 
 func (b boot) known() bool { return len(b.pods())+len(b.ranges) > 0 }
 
-// closeSandboxes is called with the node's sandboxes whenever they change.
-func (s *steering) closeSandboxes(found []clusterstate.Sandbox) {
-	var addrs []netip.Addr
-	for _, f := range found {
-		addrs = append(addrs, f.Addrs...)
-	}
+// closeSandboxes is called with the addresses of the node's sandboxes whenever they change.
+func (s *steering) closeSandboxes(addrs []netip.Addr) {
 	s.closePods(func(b *boot) { b.addrs = addrs })
 }
 

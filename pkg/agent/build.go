@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/statefile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -157,8 +158,16 @@ func (a *agent) newDecisions() (err error) {
 func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err error) {
 	s := a.steering
 	s.names = a.names
-	if s.sources, err = newSources(a.cfg, caps, s.resteer, a.setInterfaces, a.reg, a.logger); err != nil {
+	a.results = newResults(a.reg, klog.LoggerWithName(a.logger, "cniresults"))
+	relinked := func() {
+		s.resteer()
+		a.results.relinked()
+	}
+	if s.sources, err = newSources(a.cfg, caps, relinked, a.setInterfaces, a.reg, a.logger); err != nil {
 		return err
+	}
+	if s.sources.checked {
+		a.results.links = s.sources.links
 	}
 	if s.steerer, err = steer.New(a.steererConfig(caps), caps); err != nil {
 		return err
@@ -227,6 +236,7 @@ func (a *agent) newCluster() error {
 		PodRanges:   a.steering.closeRanges,
 		Contains:    a.confirms.contains,
 		NodeChanged: a.node.Poke,
+		Misordered:  a.results.misordered,
 		Registerer:  a.reg,
 
 		// A folder of manifests need not contain namespaces and nodes.
@@ -249,10 +259,13 @@ func (a *agent) newCluster() error {
 	if a.cache, err = clusterwatch.New(source, cfg, a.publish); err != nil {
 		return err
 	}
-	a.cni, err = newCNICache(a.cfg, func(found []clusterstate.Sandbox) {
-		a.steering.closeSandboxes(found)
-		a.cache.SetSandboxes(found)
-		a.newPods.Set(found)
+	a.results.set = func(sandboxes []clusterstate.Sandbox) {
+		a.cache.SetSandboxes(sandboxes)
+		a.newPods.Set(sandboxes)
+	}
+	a.cni, err = newCNICache(a.cfg, func(found []cniresults.Sandbox) {
+		a.steering.closeSandboxes(addressesOf(found))
+		a.results.follow(found)
 	}, a.reg)
 	return err
 }

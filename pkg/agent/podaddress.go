@@ -5,10 +5,8 @@ import (
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
 // PodAddressSource selects where addresses of the node's new pods are learned: one of the
@@ -42,8 +40,8 @@ func (s *PodAddressSource) UnmarshalText(text []byte) error {
 func (s PodAddressSource) isFolder() bool { return filepath.IsAbs(string(s)) }
 
 // newCNICache returns the cache of CNI results, nil if addresses come from the status of pods
-// only. It passes sandboxes to set.
-func newCNICache(cfg Config, set func([]clusterstate.Sandbox), reg prometheus.Registerer) (*cniresults.Cache, error) {
+// only.
+func newCNICache(cfg Config, changed func([]cniresults.Sandbox), reg prometheus.Registerer) (*cniresults.Cache, error) {
 	if cfg.PodAddressSource == PodAddressStatus {
 		return nil, nil
 	}
@@ -53,15 +51,7 @@ func newCNICache(cfg Config, set func([]clusterstate.Sandbox), reg prometheus.Re
 	}
 	return cniresults.New(cniresults.Config{
 		Dir:        dir,
-		Changed:    func(found []cniresults.Sandbox) { set(sandboxes(found)) },
+		Changed:    changed,
 		Registerer: reg,
 	})
-}
-
-func sandboxes(found []cniresults.Sandbox) []clusterstate.Sandbox {
-	out := make([]clusterstate.Sandbox, len(found))
-	for i, s := range found {
-		out[i] = clusterstate.Sandbox{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID), Addrs: s.Addrs}
-	}
-	return out
 }

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2/ktesting"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
@@ -150,7 +149,7 @@ func TestANodeIsClosedForWhatIsKnown(t *testing.T) {
 		t.Errorf("%s is closed although no address is known", got)
 	}
 
-	s.closeSandboxes([]clusterstate.Sandbox{{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}})
+	s.closeSandboxes([]netip.Addr{netip.MustParseAddr("10.244.1.2")})
 
 	if got, want := setsOf(s), "Ingress [10.244.1.2]\nEgress [10.244.1.2]"; got != want {
 		t.Errorf("the sets hold\n%s\nwant\n%s", got, want)

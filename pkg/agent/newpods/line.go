@@ -63,7 +63,7 @@ func parse(line []byte) ([]clusterstate.Sandbox, error) {
 		if max(len(s.Namespace), len(s.Name), len(s.UID)) > bounds.Name || len(s.Addrs) > bounds.LineAddresses {
 			return nil, errors.New("the answer has a sandbox that no pod can have")
 		}
-		sandboxes[i] = clusterstate.Sandbox(s)
+		sandboxes[i] = clusterstate.Sandbox{Namespace: s.Namespace, Name: s.Name, UID: s.UID, Addrs: s.Addrs}
 	}
 	return sandboxes, nil
 }

@@ -95,6 +95,9 @@ type Config struct {
 	Contains func(Contents)
 	// NodeChanged is called when the Node of NodeName appears or disappears. It may be nil.
 	NodeChanged func()
+	// Misordered is called after each Publish with the pods of the node with a sandbox that is not
+	// believed though it is newer than one that is. It may be nil.
+	Misordered func(pods []string)
 	// AwaitNamespaces treats a pod whose Namespace has not been seen as unknown, because
 	// administrators' policies select by namespace labels.
 	AwaitNamespaces bool
@@ -149,6 +152,7 @@ type view interface {
 	SetListed([]clusterstate.PodSet) bool
 	Doubt(namespace, name string) bool
 	Conflicts() []clusterstate.Conflict
+	Misordered() []string
 	Snapshot() *policy.Snapshot
 }
 
@@ -192,6 +196,9 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	}
 	if cfg.NodeChanged == nil {
 		cfg.NodeChanged = func() {}
+	}
+	if cfg.Misordered == nil {
+		cfg.Misordered = func([]string) {}
 	}
 	if cfg.Contains == nil {
 		cfg.Contains = func(Contents) {}
@@ -431,6 +438,7 @@ func (c *Cache) sync(ctx context.Context) error {
 	c.publish(ctx, snapshot, since, true)
 	c.cfg.Contains(contents)
 	c.reportConflicts(ctx)
+	c.reportOrder()
 	return nil
 }
 

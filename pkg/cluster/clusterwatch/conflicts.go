@@ -48,3 +48,11 @@ func (c *Cache) AddressConflicts() int {
 	defer c.mu.Unlock()
 	return len(c.view.Conflicts())
 }
+
+// reportOrder reports pods with sandboxes in a wrong order.
+func (c *Cache) reportOrder() {
+	c.mu.Lock()
+	pods := c.view.Misordered()
+	c.mu.Unlock()
+	c.cfg.Misordered(pods)
+}

@@ -220,6 +220,7 @@ func (c *Cache) publishSaved(ctx context.Context, s *policy.Snapshot, listed <-c
 	for {
 		if s != nil {
 			c.publish(ctx, s, time.Now(), false)
+			c.reportOrder()
 		}
 		select {
 		case <-c.sandboxes:

@@ -36,10 +36,15 @@ type Sandbox struct {
 	Namespace, Name, UID string
 	Container            string // the ID of the sandbox
 	Addrs                []netip.Addr
+	// Links are the interfaces of the node that lead to the sandbox. Some plugins name none.
+	Links []string
+	// Written is when the newest of its files was written, by the clock of that time.
+	Written time.Time
 }
 
 func (s Sandbox) equal(o Sandbox) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Container == o.Container && slices.Equal(s.Addrs, o.Addrs)
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Container == o.Container && slices.Equal(s.Addrs, o.Addrs) &&
+		slices.Equal(s.Links, o.Links) && s.Written.Equal(o.Written)
 }
 
 // Config configures a Cache.
@@ -47,7 +52,8 @@ type Config struct {
 	// Dir is the folder of libcni's results. It may be missing, and may appear later.
 	Dir string
 	// Changed is called with all sandboxes in the folder, the newest first, initially and
-	// after each change. They may include leftovers of deleted sandboxes. It is called from
+	// after each change. They may include leftovers of deleted sandboxes, and after the clock
+	// was set back, leftovers may come first. It is called from
 	// one goroutine and must not modify the slice.
 	Changed func([]Sandbox)
 	// Registerer receives the metrics.

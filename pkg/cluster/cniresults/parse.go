@@ -18,6 +18,8 @@ const (
 	// containerd and CRI-O give it this name. Other interfaces, such as those of Multus,
 	// belong to other networks.
 	podInterface = "eth0"
+	// maxLink is the length of the longest name of an interface (IFNAMSIZ without the zero byte).
+	maxLink = 15
 )
 
 // record is the content of one file: the addresses of one interface of a sandbox.
@@ -25,6 +27,7 @@ type record struct {
 	namespace, name, uid string
 	container            string
 	addrs                []netip.Addr
+	links                []string // interfaces of the node, which lead to the sandbox
 }
 
 // errOther is the error for files about another interface, or about a container that belongs
@@ -45,6 +48,10 @@ type cached struct {
 		IP4, IP6 *struct {
 			IP string `json:"ip"`
 		}
+		Interfaces []struct {
+			Name    string `json:"name"`
+			Sandbox string `json:"sandbox"` // empty if it is the node's
+		} `json:"interfaces"`
 	} `json:"result"`
 }
 
@@ -67,11 +74,12 @@ func parse(content []byte) (record, error) {
 	if n := max(len(r.namespace), len(r.name), len(r.uid), len(r.container)); n > maxName {
 		return record{}, fmt.Errorf("a name of %d characters, more than %d", n, maxName)
 	}
-	var err error
+	var err, errLinks error
 	r.addrs, err = c.addrs()
+	r.links, errLinks = c.links()
 	switch {
-	case err != nil:
-		return record{}, err
+	case err != nil || errLinks != nil:
+		return record{}, errors.Join(err, errLinks)
 	case len(r.addrs) == 0:
 		return record{}, errOther
 	}
@@ -86,6 +94,28 @@ func (c *cached) arg(name string) string {
 		}
 	}
 	return ""
+}
+
+// links returns the names of the interfaces of the node, sorted. Some plugins write the interface of the
+// pod without a sandbox.
+func (c *cached) links() ([]string, error) {
+	var links []string
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox == "" && i.Name != c.IfName && i.Name != "" {
+			links = append(links, i.Name)
+		}
+	}
+	slices.Sort(links)
+	links = slices.Compact(links)
+	if len(links) > maxAddrs {
+		return nil, fmt.Errorf("%d interfaces, more than %d", len(links), maxAddrs)
+	}
+	for _, name := range links {
+		if len(name) > maxLink {
+			return nil, fmt.Errorf("the name of an interface with %d characters, more than %d", len(name), maxLink)
+		}
+	}
+	return links, nil
 }
 
 func (c *cached) addrs() ([]netip.Addr, error) {

@@ -53,6 +53,8 @@ func TestParse(t *testing.T) {
 		{"no address", containerd("u", "c", "eth0", ip("elsewhere/24")), "elsewhere"},
 		{"arguments of another form", `{"cniArgs":"K8S_POD_NAME=web"}`, "cannot unmarshal"},
 		{"too many addresses", containerd("u", "c", "eth0", strings.Repeat(ip(good)+",", 16)+ip(good)), "17 addresses"},
+		{"too many interfaces", pod(`{"ips":[{"address":"10.0.0.1/24"}],"interfaces":[` + strings.TrimSuffix(interfaces(17), ",") + `]}`), "17 interfaces"},
+		{"the name of no interface", pod(`{"ips":[{"address":"10.0.0.1/24"}],"interfaces":[{"name":"longer-than-name"}]}`), "16 characters"},
 		{"a name that is too long", containerd(strings.Repeat("u", 254), "c", "eth0", ip(good)), "254 characters"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -70,9 +72,35 @@ func TestParse(t *testing.T) {
 		})
 	}
 	r, err := parse([]byte(containerd("u", "c", "eth0", ip(good))))
-	want := record{namespace: "x", name: "web", uid: "u", container: "c", addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}}
+	want := record{namespace: "x", name: "web", uid: "u", container: "c", addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}, links: []string{"veth1"}}
 	if diff := cmp.Diff(want, r, cmp.AllowUnexported(record{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+}
+
+func interfaces(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, `{"name":"veth%d"},`, i)
+	}
+	return text.String()
+}
+
+// TestInterfacesOfTheNode: those of the pod do not count, with or without a sandbox.
+func TestInterfacesOfTheNode(t *testing.T) {
+	for interfaces, want := range map[string]string{
+		`{"name":"veth1"},{"name":"eth0","sandbox":"/run/netns/1"}`:                 "[veth1]",
+		`{"name":"veth1"},{"name":"cni0"},{"name":"eth0","sandbox":"/run/netns/1"}`: "[cni0 veth1]",
+		`{"name":"eth0"}`:                            "[]",
+		`{"name":"eth0","sandbox":"/run/netns/1"}`:   "[]",
+		`{"name":"dummy1","sandbox":"0"},{"mac":""}`: "[]",
+		``: "[]",
+	} {
+		r, err := parse([]byte(`{"ifName":"eth0","containerId":"c","cniArgs":[["K8S_POD_NAMESPACE","x"],["K8S_POD_NAME","web"],["K8S_POD_UID","u"]],` +
+			`"result":{"ips":[{"address":"10.0.0.1/24"}],"interfaces":[` + interfaces + `]}}`))
+		if got := fmt.Sprint(r.links); err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", interfaces, got, err, want)
+		}
 	}
 }
 

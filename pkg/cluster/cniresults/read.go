@@ -161,17 +161,19 @@ func (d *folder) sandboxes() []Sandbox {
 		if !known {
 			i = len(sandboxes)
 			at[r.container] = i
-			sandboxes = append(sandboxes, Sandbox{Namespace: r.namespace, Name: r.name, UID: r.uid, Container: r.container})
+			sandboxes = append(sandboxes, Sandbox{Namespace: r.namespace, Name: r.name, UID: r.uid, Container: r.container, Written: d.files[name].mtime})
 		}
 		// If a plugin calls other plugins (Multus), a sandbox has a file for each network,
 		// usually with the same address.
 		if s := &sandboxes[i]; s.UID == r.uid && s.Namespace == r.namespace && s.Name == r.name {
-			s.Addrs = append(s.Addrs, r.addrs...)
+			s.Addrs, s.Links = append(s.Addrs, r.addrs...), append(s.Links, r.links...)
 		}
 	}
 	for i := range sandboxes {
 		slices.SortFunc(sandboxes[i].Addrs, netip.Addr.Compare)
 		sandboxes[i].Addrs = slices.Compact(sandboxes[i].Addrs)
+		slices.Sort(sandboxes[i].Links)
+		sandboxes[i].Links = slices.Compact(sandboxes[i].Links)
 	}
 	return sandboxes
 }

@@ -79,6 +79,7 @@ type Cluster struct {
 
 	conflicts   []Conflict                    // as of the last snapshot
 	sandboxes   []Sandbox                     // newest first
+	misordered  []string                      // see Misordered
 	unannounced bool                          // a pod of this node has changed since the last announce
 	reports     map[string]map[podKey]Sandbox // by other nodes, whose agents report them
 

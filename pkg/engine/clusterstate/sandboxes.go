@@ -15,6 +15,8 @@ type Sandbox struct {
 	Namespace, Name string
 	UID             types.UID
 	Addrs           []netip.Addr
+	// Proven is set if interfaces and routes of the node show that the sandbox has the addresses.
+	Proven bool
 }
 
 // SetSandboxes replaces the sandboxes of this node, newest first. It keeps the slice and reports
@@ -117,28 +119,77 @@ func (c *Cluster) NodesAt(addr netip.Addr) []string {
 	return slices.DeleteFunc(nodes, c.cfg.enforces)
 }
 
-// currentSandboxes returns the addresses of the newest sandbox of each pod of this node, and for
-// each address the pod whose sandbox is the newest with it: older sandboxes with the address are
-// gone.
+// standing is how well it is known that a sandbox exists.
+type standing uint8
+
+const (
+	proven    standing = iota // by interfaces and routes
+	confirmed                 // by the pod's status
+	newest                    // by nothing but the order
+)
+
+// standingOf returns the standing of s, a sandbox of p.
+func standingOf(s *Sandbox, p *compile.Pod) standing {
+	shown := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
+	other := func(a netip.Addr) bool { // an address of the status that replaces one of the family
+		return !slices.Contains(s.Addrs, a) && slices.ContainsFunc(s.Addrs, func(o netip.Addr) bool { return o.Is4() == a.Is4() })
+	}
+	switch {
+	case s.Proven:
+		return proven
+	case slices.ContainsFunc(s.Addrs, shown) && !slices.ContainsFunc(p.Addrs, other):
+		return confirmed
+	}
+	return newest
+}
+
+// currentSandboxes returns the addresses of the best sandbox of each pod of this node, and for
+// each address the pod whose sandbox is the best with it: other sandboxes with the address are
+// gone. The newest is the best of those with the same standing. It records pods of which a newer
+// sandbox is not the best, because the order of sandboxes is then wrong.
 func (c *Cluster) currentSandboxes() (addrs map[podKey][]netip.Addr, holders map[netip.Addr]podKey) {
-	addrs, holders = map[podKey][]netip.Addr{}, map[netip.Addr]podKey{}
-	for _, s := range c.sandboxes {
+	addrs, holders, c.misordered = map[podKey][]netip.Addr{}, map[netip.Addr]podKey{}, nil
+	var own [newest + 1][]int // by standing
+	for i := range c.sandboxes {
+		s := &c.sandboxes[i]
 		key := podKey{s.Namespace, s.Name}
-		if _, older := addrs[key]; older || !c.local[key] {
+		if !c.local[key] {
 			continue
 		}
-		if p := c.pod(key); p.UID != s.UID || !p.OwnNetwork {
+		if p := c.pod(key); p.UID == s.UID && p.OwnNetwork {
+			own[standingOf(s, p)] = append(own[standingOf(s, p)], i)
+		}
+	}
+	best := map[podKey]int{}
+	held := map[netip.Addr]int{}
+	for _, i := range slices.Concat(own[:]...) {
+		s := &c.sandboxes[i]
+		key := podKey{s.Namespace, s.Name}
+		if better, known := best[key]; known {
+			c.noteOrder(key, i < better)
 			continue
 		}
-		addrs[key] = s.Addrs
+		best[key], addrs[key] = i, s.Addrs
 		for _, a := range s.Addrs {
-			if _, older := holders[a]; !older {
-				holders[a] = key
+			better, known := held[a]
+			if !known {
+				held[a], holders[a] = i, key
 			}
+			c.noteOrder(key, known && i < better)
 		}
 	}
 	return addrs, holders
 }
+
+func (c *Cluster) noteOrder(key podKey, wrong bool) {
+	if name := key.namespace + "/" + key.name; wrong && !slices.Contains(c.misordered, name) {
+		c.misordered = append(c.misordered, name)
+	}
+}
+
+// Misordered returns the pods of this node with a sandbox that is not believed though it is newer than
+// one that is, as of the last snapshot or change of sandboxes.
+func (c *Cluster) Misordered() []string { return c.misordered }
 
 // Elsewhere returns a pod of another node that has a sandbox on this machine, and that node, if no
 // pod of this node has one. Then NodeName is wrong: it names another machine, because a pod never

@@ -35,6 +35,47 @@ func sandbox(name, uid string, addrs ...string) Sandbox {
 	return s
 }
 
+// provenSandbox is a sandbox that routes prove.
+func provenSandbox(name, uid string, addrs ...string) Sandbox {
+	s := sandbox(name, uid, addrs...)
+	s.Proven = true
+	return s
+}
+
+// TestMisorderedSandboxes: a newer sandbox that does not count is reported, until the order is right.
+func TestMisorderedSandboxes(t *testing.T) {
+	const a, b, a6, b6 = "10.0.0.101", "10.0.0.102", "fd00::101", "fd00::102"
+	for _, tc := range []struct {
+		name        string
+		newestFirst []Sandbox
+		want        string
+	}{
+		{"in order", []Sandbox{sandbox("one", "uid-one", a, a6), sandbox("one", "uid-one", b, b6), sandbox("two", "uid-two", b, b6), sandbox("two", "uid-two", a, a6)}, ""},
+		{"a later one of before", []Sandbox{sandbox("one", "uid-one", b, b6), sandbox("one", "uid-one", a, a6)}, "x/one"},
+		{"of both", []Sandbox{sandbox("two", "uid-two", a), sandbox("one", "uid-one", b), sandbox("one", "uid-one", a), sandbox("two", "uid-two", b)}, "x/two x/one"},
+		{"one family", []Sandbox{sandbox("one", "uid-one", b6), sandbox("one", "uid-one", a6)}, "x/one"},
+		{"routes prove an older one", []Sandbox{sandbox("one", "uid-one", a), provenSandbox("one", "uid-one", b)}, "x/one"},
+		{"another pod's later one", []Sandbox{sandbox("new", "uid-new", a), sandbox("one", "uid-one", a)}, "x/new"},
+		{"another pod of that name", []Sandbox{sandbox("one", "uid-old", b), sandbox("one", "uid-one", a)}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newFrom(fixture())
+			for _, p := range []*corev1.Pod{newcomer("one", a, a6), newcomer("two", b, b6), newcomer("new")} {
+				c.Set(compile.NewPod(p))
+			}
+			c.SetSandboxes(tc.newestFirst)
+			c.Snapshot()
+			if got := strings.Join(c.Misordered(), " "); got != tc.want {
+				t.Errorf("reports %q, want %q", got, tc.want)
+			}
+			c.SetSandboxes(nil)
+			if got := c.Misordered(); len(got) > 0 {
+				t.Errorf("still reports %q", got)
+			}
+		})
+	}
+}
+
 // TestPodsOfAnotherNodeThatThisMachineRuns: the configured node name belongs to another machine.
 func TestPodsOfAnotherNodeThatThisMachineRuns(t *testing.T) {
 	far := newcomer("far", "10.0.0.103")
@@ -87,7 +128,15 @@ func TestSandboxesGiveAddressesToPods(t *testing.T) {
 		{"one of two pods is back, with the other one's address", []*corev1.Pod{newcomer("one", a), newcomer("two", b)},
 			[]Sandbox{sandbox("one", "uid-one", b)}, "", "x/one"},
 		{"the same, and the sandboxes of before are left", []*corev1.Pod{newcomer("one", a), newcomer("two", b)},
-			[]Sandbox{sandbox("one", "uid-one", a), sandbox("two", "uid-two", b), sandbox("one", "uid-one", b)}, "", "x/one"},
+			[]Sandbox{sandbox("one", "uid-one", a), sandbox("two", "uid-two", b), provenSandbox("one", "uid-one", b)}, "", "x/one"},
+		{"the sandboxes of before have the later times, and routes lead to the others", []*corev1.Pod{newcomer("one", a), newcomer("two", b)},
+			[]Sandbox{provenSandbox("one", "uid-one", b), provenSandbox("two", "uid-two", a), sandbox("one", "uid-one", a), sandbox("two", "uid-two", b)}, "x/two", "x/one"},
+		{"the sandboxes of before have the later times, and the statuses have the others", []*corev1.Pod{newcomer("one", a), newcomer("two", b)},
+			[]Sandbox{sandbox("one", "uid-one", a), sandbox("two", "uid-two", b), sandbox("one", "uid-one", b), sandbox("two", "uid-two", a)}, "x/one", "x/two"},
+		{"the same, and only one status is written", []*corev1.Pod{newcomer("one", a), newcomer("two")},
+			[]Sandbox{sandbox("one", "uid-one", a), sandbox("two", "uid-two", b), sandbox("one", "uid-one", b), sandbox("two", "uid-two", a)}, "x/one", ""},
+		{"a status confirms no sandbox with other addresses of its family", []*corev1.Pod{newcomer("one", a, b)},
+			[]Sandbox{sandbox("one", "uid-one", a), sandbox("one", "uid-one", b)}, "", "x/one"},
 		{"an older pod without a status", []*corev1.Pod{with(newcomer("old", a), youngest), newcomer("new")}, []Sandbox{sandbox("new", "uid-new", a)}, "x/new", ""},
 		{"the newest sandbox of a pod", []*corev1.Pod{newcomer("new")}, []Sandbox{sandbox("new", "uid-new", b), sandbox("new", "uid-new", a)}, "x/new", ""},
 		{"the newest of two with one address", []*corev1.Pod{newcomer("one"), newcomer("two")}, []Sandbox{sandbox("one", "uid-one", a), sandbox("two", "uid-two", a)}, "x/two", ""},

@@ -57,6 +57,7 @@ type Sandbox struct {
 	Namespace, Name string
 	UID             types.UID
 	Addrs           []netip.Addr
+	Proven          bool // routes show that it has the addresses
 }
 
 // Add adds an object. It panics if a cluster has no objects of the kind.

@@ -12,7 +12,7 @@ import (
 
 // podAt returns the pod that an address belongs to, or nil.
 //
-// NP-51: the node's own knowledge takes precedence: the newest sandbox with the address, then a pod
+// NP-51: the node's own knowledge takes precedence: the best sandbox with the address, then a pod
 // of this node whose status shows it and that no sandbox contradicts. Only then may it be a pod of
 // another node.
 func (c Cluster) podAt(addr netip.Addr) *corev1.Pod {
@@ -154,33 +154,60 @@ func (c Cluster) isHere(pod *corev1.Pod) bool { return c.node != "" && pod.Spec.
 func shows(pod *corev1.Pod, addr netip.Addr) bool { return slices.Contains(addressesOf(pod), addr) }
 
 // sandboxOf returns the addresses that the node has made for a pod.
-//
-// NP-60: the addresses of the newest sandbox with its name and UID.
 func (c Cluster) sandboxOf(pod *corev1.Pod) []netip.Addr {
-	if !hasOwnNetwork(pod) || !c.isHere(pod) {
-		return nil
-	}
-	for _, s := range c.Sandboxes {
-		if s.Namespace == pod.Namespace && s.Name == pod.Name && s.UID == pod.UID {
-			return s.Addrs
-		}
+	if best := c.bestSandbox(pod); best >= 0 {
+		return c.Sandboxes[best].Addrs
 	}
 	return nil
 }
 
-// sandboxedAt returns the pod with the newest sandbox that has an address, or nil.
+// bestSandbox returns the index of the sandbox of a pod, -1 if it has none.
 //
-// NP-60: only the newest sandbox of each existing pod counts.
-func (c Cluster) sandboxedAt(addr netip.Addr) *corev1.Pod {
-	for _, s := range c.Sandboxes {
-		for _, pod := range c.Pods {
-			if s.Namespace == pod.Namespace && s.Name == pod.Name && s.UID == pod.UID &&
-				slices.Contains(s.Addrs, addr) && slices.Contains(c.sandboxOf(pod), addr) {
-				return pod
-			}
+// NP-60: of those with its name and UID the best one.
+func (c Cluster) bestSandbox(pod *corev1.Pod) int {
+	best := -1
+	for i, s := range c.Sandboxes {
+		if hasOwnNetwork(pod) && c.isHere(pod) && s.Namespace == pod.Namespace && s.Name == pod.Name && s.UID == pod.UID &&
+			(best < 0 || s.standing(pod) < c.Sandboxes[best].standing(pod)) {
+			best = i
 		}
 	}
-	return nil
+	return best
+}
+
+// standing is lower for better sandboxes of a pod: 0 if routes prove one, 1 if the pod's status has its
+// address and no other of the family, and 2 otherwise.
+func (s Sandbox) standing(pod *corev1.Pod) int {
+	if s.Proven {
+		return 0
+	}
+	standing := 2
+	for _, shown := range addressesOf(pod) {
+		switch family := func(a netip.Addr) bool { return a.Is4() == shown.Is4() }; {
+		case slices.Contains(s.Addrs, shown):
+			standing = 1
+		case slices.ContainsFunc(s.Addrs, family):
+			return 2
+		}
+	}
+	return standing
+}
+
+// sandboxedAt returns the pod with the best sandbox that has an address, or nil.
+//
+// NP-60: only the best sandbox of each existing pod counts, and of equals the newest.
+func (c Cluster) sandboxedAt(addr netip.Addr) (owner *corev1.Pod) {
+	best, lowest := -1, 3
+	for _, pod := range c.Pods {
+		at := c.bestSandbox(pod)
+		if at < 0 || !slices.Contains(c.Sandboxes[at].Addrs, addr) {
+			continue
+		}
+		if standing := c.Sandboxes[at].standing(pod); standing < lowest || standing == lowest && at < best {
+			owner, best, lowest = pod, at, standing
+		}
+	}
+	return owner
 }
 
 // uncontradicted reports whether no sandbox contradicts an address in the status of a pod: neither

@@ -167,7 +167,7 @@ func (l *life) makeSandbox() {
 }
 
 func (l *life) announce(pod *corev1.Pod, addrs []netip.Addr) {
-	l.setSandboxes(append([]oracle.Sandbox{{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Addrs: addrs}}, l.c.Sandboxes...))
+	l.setSandboxes(append([]oracle.Sandbox{{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Addrs: addrs, Proven: l.OneIn(3)}}, l.c.Sandboxes...))
 }
 
 func (l *life) removeSandbox() {
