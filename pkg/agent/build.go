@@ -140,6 +140,7 @@ func (a *agent) newDecisions() (err error) {
 	a.blocker, err = conntrack.New(conntrack.Config{
 		Mark:        a.cfg.Marks.Lower,
 		AcceptedFor: a.cfg.RememberVerdicts,
+		Override:    a.override,
 		Alone:       a.place.Alone,
 		Registerer:  a.reg,
 	})

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // block blocks the connections that a snapshot denies. A snapshot of a saved state blocks
@@ -23,6 +24,7 @@ func (a *agent) block(_ context.Context, c change) {
 	}
 	a.blocks = true
 	affected, networks := withRouted(affected, a.enforcer.Interfaces())
+	affected.Closed = closedEnds(c.snapshot)
 	a.blocker.Set(established(c.snapshot, a.names.learned(), a.enforcer.Interfaces), affected)
 	if networks {
 		a.blocker.Recheck()
@@ -52,6 +54,35 @@ func withRouted(c conntrack.Change, i *enforce.Interfaces) (_ conntrack.Change, 
 	c.Addrs, c.Opened, c.Answered = add(c.Addrs), add(c.Opened), add(c.Answered)
 	c.All = c.All || networks
 	return c, networks
+}
+
+// closedEnds returns the pods for which s denies everything in a direction.
+func closedEnds(s *policy.Snapshot) (ends []conntrack.End) {
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		for _, addr := range s.Closed(d) {
+			ends = append(ends, conntrack.End{Addr: addr, Ingress: d == policy.Ingress})
+		}
+	}
+	return ends
+}
+
+// override makes nftables drop what o denies.
+func (a *agent) override(ctx context.Context, o conntrack.Overrides) error {
+	overrides := steer.Overrides{Denied: o.Denied, Ended: o.Ended}
+	overrides.ClosedFrom, overrides.ClosedTo = byDirection(o.Closed)
+	overrides.OpenedFrom, overrides.OpenedTo = byDirection(o.Opened)
+	return a.steering.steerer.Override(ctx, overrides)
+}
+
+func byDirection(ends []conntrack.End) (egress, ingress []netip.Addr) {
+	for _, e := range ends {
+		if e.Ingress {
+			ingress = append(ingress, e.Addr)
+		} else {
+			egress = append(egress, e.Addr)
+		}
+	}
+	return egress, ingress
 }
 
 // recheck evaluates the connections that were accepted while another process had changed the

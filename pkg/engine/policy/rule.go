@@ -211,6 +211,36 @@ func (p *progress) settles(r *Rule, f *flow) bool {
 	return false
 }
 
+// deniesAll reports whether c denies every flow with a peer of the family of a. It may miss that some rules
+// never match.
+func (c *Chain) deniesAll(a netip.Addr) bool {
+	if c == nil {
+		return false
+	}
+	passes := make(map[Tier]bool)
+	denied := false
+	for i := range c.Rules {
+		switch r := &c.Rules[i]; {
+		case r.Action == Allow:
+			return false
+		case r.Action == Pass:
+			passes[r.Tier] = true
+		case r.AnyPort && !passes[r.Tier] && r.hasEveryPeer(a):
+			denied = true
+		}
+	}
+	return denied
+}
+
+// hasEveryPeer reports whether r matches every peer of the family of a.
+func (r *Rule) hasEveryPeer(a netip.Addr) bool {
+	return r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool {
+		return slices.ContainsFunc(p.Blocks, func(b Block) bool {
+			return b.Prefix.Bits() == 0 && b.Prefix.Addr().Is4() == a.Is4() && len(b.Except) == 0
+		})
+	})
+}
+
 // NamesDomains reports whether r has domain names as peers.
 func (r *Rule) NamesDomains() bool {
 	return slices.ContainsFunc(r.Peers, func(p Peer) bool { return len(p.Domains) > 0 })

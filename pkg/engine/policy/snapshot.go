@@ -350,6 +350,18 @@ func (s *Snapshot) AuditedToHost() []netip.Addr { return s.m.Local.auditedToHost
 // deny them.
 func (s *Snapshot) SelectedToHost() []netip.Addr { return s.m.Local.toHost }
 
+// Closed returns the addresses of this node's pods for which every connection in d is denied, except those
+// with the node itself and with the pod itself.
+func (s *Snapshot) Closed(d Direction) []netip.Addr {
+	var closed []netip.Addr
+	for _, a := range s.Selected(d) {
+		if e := s.Endpoint(a); e != nil && !e.Doubtful && e.chain(d).deniesAll(a) {
+			closed = append(closed, a)
+		}
+	}
+	return closed
+}
+
 // SelectedForNames returns, in ascending order, the addresses of this node's pods whose policies,
 // including audited ones, name domains: their DNS answers must be read.
 func (s *Snapshot) SelectedForNames() []netip.Addr { return s.m.Local.toNames }

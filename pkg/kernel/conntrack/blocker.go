@@ -91,6 +91,9 @@ type Config struct {
 	// AcceptedFor is how long after an accepted TCP or UDP packet further packets of its class
 	// may be accepted without a call of Accepted.
 	AcceptedFor time.Duration
+	// Override makes the kernel drop packets of denied connections that have no mark yet. Nil means that it
+	// cannot.
+	Override func(context.Context, Overrides) error
 	// Alone reports whether this is the only agent that accepts packets on this node: another
 	// one does not report them here. Nil means that it is.
 	Alone func() bool
@@ -116,6 +119,9 @@ type Change struct {
 	// any connection may.
 	Addrs []netip.Addr
 	All   bool
+	// Closed are all ends whose connections the Evaluator blocks, whatever the other end and the
+	// port, except those with the node itself and of an address with itself.
+	Closed []End
 	// Connections from Opened and connections to Answered may have been accepted without a
 	// call of Accepted until now.
 	Opened, Answered []netip.Addr
@@ -126,6 +132,7 @@ func (c *Change) add(other Change) {
 	c.Addrs = append(c.Addrs, other.Addrs...)
 	c.Opened = append(c.Opened, other.Opened...)
 	c.Answered = append(c.Answered, other.Answered...)
+	c.Closed = other.Closed
 	c.All = c.All || other.All || len(c.Addrs) > maxChanged
 	if c.All {
 		c.Addrs = nil
@@ -164,7 +171,8 @@ type Blocker struct {
 	waiting []*settling // calls of Settled that the next sync takes
 	missing int         // passes without which marks may be wrong
 
-	sockets sockets
+	sockets        sockets
+	overrideKernel func(context.Context, Overrides) error
 
 	// Fakes in tests.
 	open      func(context.Context) (table, error)
@@ -173,10 +181,15 @@ type Blocker struct {
 	cpuTime   func() time.Duration // that the calling thread has used
 
 	// Owned by sync.
+	evaluator        Evaluator // the latest
+	overrides        overrides
+	todo             work
+	live             liveListed
 	known            *knownClasses
 	fresh            []class // known classes with packets accepted since the last evaluation
 	local            addrSet // the node's addresses at the last listing
 	unfiltered       unfiltered
+	noStatus         bool // the kernel does not filter by status
 	relistings       []relisting
 	settling         []*settling
 	readAt           time.Time // when to read what the previous Evaluator accepted; zero after that
@@ -201,6 +214,8 @@ func New(cfg Config) (*Blocker, error) {
 		mark:             cfg.Mark,
 		acceptedFor:      cfg.AcceptedFor,
 		alone:            cfg.Alone,
+		overrideKernel:   cfg.Override,
+		overrides:        newOverrides(),
 		metrics:          newMetrics(cfg.Registerer),
 		created:          time.Now(),
 		count:            countEntries,
@@ -256,11 +271,15 @@ func (b *Blocker) Recheck() {
 	b.runner.Poke()
 }
 
+// maxOpen is the number of sockets that are used at the same time: two of a listing, and two of one of live
+// connections meanwhile.
+const maxOpen = 4
+
 // Run applies Evaluators until ctx ends. Blocked connections then stay blocked.
 func (b *Blocker) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
 	logger.Info("Started blocking established connections", "mark", fmt.Sprintf("%#x", b.mark))
-	if err := b.sockets.prepare(2); err != nil {
+	if err := b.sockets.prepare(maxOpen); err != nil {
 		return err
 	}
 	defer b.sockets.close()
@@ -309,14 +328,38 @@ func (b *Blocker) sync(ctx context.Context) error {
 	b.metrics.known.Set(float64(len(b.known.slots)))
 	b.wakeUp()
 	took := b.cpuTime() - used
-	b.rest(ctx, b.budget.spend(time.Now(), took, b.restAtMost), max(maxRest, took))
-	return err
+	return errors.Join(err, b.rest(ctx, b.budget.spend(time.Now(), took, b.restAtMost), max(maxRest, took)))
 }
 
-// rest waits for d, or if there is a change, for no more than atMost.
-func (b *Blocker) rest(ctx context.Context, d, atMost time.Duration) {
-	pause(ctx, min(d, atMost), nil)
-	pause(ctx, d-atMost, b.changed)
+// rest waits for d. Changes that come meanwhile are noticed at once. After atMost, one whose marks cannot be
+// overridden ends it.
+func (b *Blocker) rest(ctx context.Context, d, atMost time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	end, early := time.After(d), time.After(atMost)
+	for waits := false; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-end:
+			return nil
+		case <-early:
+			early, atMost = nil, 0
+			if waits {
+				return nil
+			}
+		case <-b.changed:
+			if err := b.noticeChange(ctx); err != nil {
+				b.passWanted, b.secondPassWanted = true, true
+				return err
+			}
+			waits = waits || b.todo.urgent
+			if waits && atMost == 0 {
+				return nil
+			}
+		}
+	}
 }
 
 // apply checks the change, makes a pass if one is due, and then checks the changes that arrived
@@ -335,21 +378,7 @@ func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) 
 	if err := b.timedPass(ctx, evaluate); err != nil {
 		return err
 	}
-	evaluate, change = b.update(evaluate, Change{})
-	return b.check(ctx, evaluate, change)
-}
-
-// update returns the latest Evaluator, and change merged with newer changes.
-func (b *Blocker) update(evaluate Evaluator, change Change) (Evaluator, Change) {
-	latest, newer := b.takeChange()
-	if latest == nil {
-		return evaluate, change
-	}
-	if !newer.empty() {
-		b.noteChange(newer)
-		change.add(newer)
-	}
-	return *latest, change
+	return errors.Join(b.noticeChange(ctx), b.listWork(ctx))
 }
 
 // noteChange plans a pass for a change if classes are missing. Classes may also get lost shortly
@@ -413,6 +442,9 @@ func (b *Blocker) wakeUp() {
 	if !b.passWanted {
 		next = b.routinePass
 	}
+	if len(b.todo.filters) > 0 {
+		next = time.Now()
+	}
 	if soon := time.Now().Add(agentsInterval); b.otherAgent && soon.Before(next) {
 		next = soon
 	}
@@ -431,16 +463,4 @@ func (b *Blocker) wakeUp() {
 		b.timer.Stop()
 	}
 	b.timer = time.AfterFunc(time.Until(next), b.runner.Poke)
-}
-
-// pause returns after d, or when ctx ends or until has something.
-func pause(ctx context.Context, d time.Duration, until <-chan struct{}) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-until:
-	case <-time.After(d):
-	}
 }

@@ -351,8 +351,8 @@ func TestRunBoundsPasses(t *testing.T) {
 			time.Sleep(after) // by the bubble's clock
 			synctest.Wait()
 			f.edit(func() {
-				if got := f.rows[0].mark; f.opened != passes || got != mark {
-					t.Errorf("%s: %d passes and mark %#x, want %d and %#x", when, f.opened, got, passes, mark)
+				if got := f.rows[0].mark; f.dumps != passes || got != mark {
+					t.Errorf("%s: %d passes and mark %#x, want %d and %#x", when, f.dumps, got, passes, mark)
 				}
 			})
 		}
@@ -367,7 +367,7 @@ func TestRunBoundsPasses(t *testing.T) {
 		expect("drift", time.Second, 3, testMark)
 		time.Sleep(minPassInterval)
 		set(Unblock)
-		f.edit(func() { f.opened = 3 })
+		f.edit(func() { f.dumps = 3 })
 		expect("a change", 0, 5, 0) // probes whether the kernel filters, and lists
 		set(Keep)
 		expect("nothing turns", time.Second, 5, 0)

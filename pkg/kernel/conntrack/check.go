@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -35,26 +36,139 @@ type relisting struct {
 	at time.Time // when the listing is due
 }
 
-// check evaluates the known classes that change concerns, and those of packets accepted since
-// the last check. It lists the connections of the classes to be blocked or unblocked, and sets
-// their marks. If they have too many addresses, it plans a pass instead.
+// work is what changes have left to list.
+type work struct {
+	filters            []filter
+	blocked, unblocked []class // with connections whose marks are wrong
+	live               bool    // some connections are denied
+	urgent             bool    // some wrong marks are not overridden
+}
+
+// check makes the kernel follow change, and then sets the marks of the connections that it concerns.
 func (b *Blocker) check(ctx context.Context, evaluate Evaluator, change Change) error {
-	blocked, unblocked, err := b.evaluateClasses(evaluate, change)
-	start := time.Now()
-	filters := append(b.filters(slices.Concat(blocked, unblocked)), b.dueAgain(start)...)
-	for _, f := range change.filters() {
-		filters = append(filters, f)
-		b.listAgain(f, start.Add(lateAfter))
-		b.listAgain(f, start.Add(againAfter))
+	b.evaluator = evaluate
+	return errors.Join(b.notice(ctx, change), b.listWork(ctx))
+}
+
+// noticeChange notices what has changed since the last call.
+func (b *Blocker) noticeChange(ctx context.Context) error {
+	latest, change := b.takeChange()
+	if latest == nil {
+		return nil
 	}
+	b.evaluator = *latest
+	if change.empty() {
+		return nil
+	}
+	b.noteChange(change)
+	return b.notice(ctx, change)
+}
+
+// sliceLen is the number of classes that are evaluated at a time.
+const sliceLen = 1 << 12
+
+// notice evaluates the known classes that change concerns, and those of packets accepted since the last
+// call. It overrides the marks of what is denied, and plans the listings that set the marks. Newer changes
+// are noticed between slices: one address with many classes does not delay those of others.
+func (b *Blocker) notice(ctx context.Context, change Change) error {
+	var faults faults
+	var q classQueue
+	var blocked, unblocked []uint32
+	b.begin(ctx, change, &q, &faults)
+	for {
+		slice, fresh := q.next(sliceLen)
+		denied, allowed := b.evaluateClasses(slice, fresh, &faults)
+		blocked, unblocked = append(blocked, denied...), append(unblocked, allowed...)
+		var o Overrides
+		all := b.deny(denied, &o)
+		b.todo.live = b.todo.live || len(denied) > 0
+		b.todo.urgent = !b.override(ctx, o) || !all || len(allowed) > 0 || b.todo.urgent
+		b.listLive(ctx, &faults)
+		if q.empty() {
+			break
+		}
+		if latest, newer := b.takeChange(); latest != nil && !newer.empty() {
+			b.evaluator = *latest
+			b.noteChange(newer)
+			b.begin(ctx, newer, &q, &faults)
+		}
+	}
+	b.schedule(blocked, unblocked)
+	return faults.err()
+}
+
+// begin applies what is known of change without the classes, and adds these to q.
+func (b *Blocker) begin(ctx context.Context, change Change, q *classQueue, faults *faults) {
+	b.live = liveListed{}
+	var o Overrides
+	if !change.empty() {
+		b.close(change.Closed, &o)
+		b.reconsider(change, &o, faults)
+	}
+	b.todo.live = b.todo.live || len(o.Closed) > 0
+	b.todo.urgent = !b.override(ctx, o) || b.todo.urgent
+	now := time.Now()
+	filters := change.filters()
+	for _, f := range filters {
+		b.listAgain(f, now.Add(lateAfter))
+		b.listAgain(f, now.Add(againAfter))
+	}
+	b.todo.filters = append(b.todo.filters, filters...)
+	b.todo.urgent = b.todo.urgent || len(filters) > 0
+	q.add(b.known, change, b.fresh)
+	b.fresh = b.fresh[:0]
+}
+
+// schedule plans the listings of the connections of these classes.
+func (b *Blocker) schedule(blocked, unblocked []uint32) {
+	now := time.Now()
+	b.todo.filters = append(b.todo.filters, b.filters(slices.Concat(blocked, unblocked))...)
 	for _, f := range b.filters(blocked) {
-		b.listAgain(f, start.Add(againAfter))
-		b.listAgain(f, start.Add(soonAfter))
+		b.listAgain(f, now.Add(againAfter))
+		b.listAgain(f, now.Add(soonAfter))
 	}
-	if len(filters) == 0 {
-		return err
+	for _, i := range blocked {
+		b.todo.blocked = append(b.todo.blocked, b.known.slots[i].class)
 	}
-	err = errors.Join(err, b.checkListed(ctx, evaluate, filters, blocked, unblocked))
+	for _, i := range unblocked {
+		b.todo.unblocked = append(b.todo.unblocked, b.known.slots[i].class)
+	}
+}
+
+// liveListed says which live connections were listed since the latest Evaluator came.
+type liveListed struct{ offloaded, assured bool }
+
+// listLive sets the marks of live connections that overrides do not cover, before the rest of a large table:
+// those that a flowtable forwards past all rules, and if need be all.
+func (b *Blocker) listLive(ctx context.Context, faults *faults) {
+	list := func(status uint32, listed *bool) {
+		if *listed || b.noStatus || fewConnections(b.count) {
+			return
+		}
+		*listed = true
+		if _, _, err := b.list(ctx, []filter{{status: status}}, nil); err != nil {
+			faults.add(err)
+		}
+	}
+	if b.todo.live || b.todo.urgent {
+		list(statusOffload, &b.live.offloaded)
+	}
+	if b.todo.urgent {
+		list(statusAssured, &b.live.assured)
+	}
+}
+
+// listWork sets the marks of the connections that changes have left to list, and of those whose listing is
+// due.
+func (b *Blocker) listWork(ctx context.Context) error {
+	start := time.Now()
+	w := b.todo
+	b.todo = work{}
+	w.filters = withoutDuplicates(append(w.filters, b.dueAgain(start)...))
+	if len(w.filters) == 0 {
+		return nil
+	}
+	err := b.checkListed(ctx, w)
 	b.metrics.checks.observe(time.Since(start), err)
 	return err
 }
@@ -90,13 +204,12 @@ func (b *Blocker) dueAgain(now time.Time) (due []filter) {
 	return due
 }
 
-// evaluateClasses evaluates the classes that change concerns, and returns the positions of those that have
-// connections to be blocked, and of those that have connections to be unblocked.
-func (b *Blocker) evaluateClasses(evaluate Evaluator, change Change) (blocked, unblocked []uint32, err error) {
-	var faults faults
-	consider := func(i uint32, fresh bool) {
+// evaluateClasses evaluates known classes, and returns those that have connections to be blocked, and those
+// that have connections to be unblocked. fresh means that packets of them were just accepted.
+func (b *Blocker) evaluateClasses(classes []uint32, fresh bool, faults *faults) (blocked, unblocked []uint32) {
+	for _, i := range classes {
 		s := &b.known.slots[i]
-		v, err := verdictOn(evaluate, s.packet(), b.local)
+		v, err := verdictOn(b.evaluator, s.packet(), b.local)
 		if err != nil {
 			faults.add(err)
 		}
@@ -107,22 +220,55 @@ func (b *Blocker) evaluateClasses(evaluate Evaluator, change Change) (blocked, u
 			unblocked = append(unblocked, i)
 		}
 	}
-	if change.All {
-		for i := range b.known.slots {
-			consider(uint32(i), false)
+	return blocked, unblocked
+}
+
+// classQueue has the classes that are to be evaluated, those of addresses with few classes first.
+type classQueue struct {
+	fresh []uint32
+	addrs [][]uint32
+}
+
+func (q *classQueue) add(known *knownClasses, change Change, fresh []class) {
+	for _, c := range fresh {
+		if i, ok := known.index[c]; ok {
+			q.fresh = append(q.fresh, i)
 		}
+	}
+	if change.All {
+		all := make([]uint32, len(known.slots))
+		for i := range all {
+			all[i] = uint32(i)
+		}
+		q.addrs = append(q.addrs, all)
 	}
 	slices.SortFunc(change.Addrs, netip.Addr.Compare)
 	for _, a := range slices.Compact(change.Addrs) {
-		b.known.eachOf(a.As16(), func(i uint32) { consider(i, false) })
+		var classes []uint32
+		known.eachOf(a.As16(), func(i uint32) { classes = append(classes, i) })
+		q.addrs = append(q.addrs, classes)
 	}
-	for _, c := range b.fresh {
-		if i, ok := b.known.index[c]; ok {
-			consider(i, true)
+	slices.SortStableFunc(q.addrs, func(x, y []uint32) int { return cmp.Compare(len(x), len(y)) })
+}
+
+func (q *classQueue) empty() bool { return len(q.fresh)+len(q.addrs) == 0 }
+
+// next removes and returns up to n classes.
+func (q *classQueue) next(n int) (classes []uint32, fresh bool) {
+	if len(q.fresh) > 0 {
+		classes, q.fresh = q.fresh[:min(n, len(q.fresh))], q.fresh[min(n, len(q.fresh)):]
+		return classes, true
+	}
+	for len(q.addrs) > 0 && len(classes) < n {
+		first := q.addrs[0]
+		take := min(n-len(classes), len(first))
+		classes = append(classes, first[:take]...)
+		q.addrs[0] = first[take:]
+		if take == len(first) {
+			q.addrs = q.addrs[1:]
 		}
 	}
-	b.fresh = b.fresh[:0]
-	return blocked, unblocked, faults.err()
+	return classes, false
 }
 
 // filters returns filters that select all connections of the classes. For each class it chooses
@@ -162,10 +308,9 @@ func withoutDuplicates(filters []filter) []filter {
 	})
 }
 
-// checkListed sets the marks of the connections that filters select, including those of the
-// classes blocked and unblocked.
-func (b *Blocker) checkListed(ctx context.Context, evaluate Evaluator, filters []filter, blocked, unblocked []uint32) error {
-	filters, err := b.listable(ctx, filters)
+// checkListed sets the marks of the connections that w selects.
+func (b *Blocker) checkListed(ctx context.Context, w work) error {
+	filters, err := b.listable(ctx, w.filters)
 	if err != nil {
 		return err
 	}
@@ -177,13 +322,21 @@ func (b *Blocker) checkListed(ctx context.Context, evaluate Evaluator, filters [
 		return nil
 	}
 	// The listing sets these again if it finds such connections.
-	for _, i := range blocked {
-		b.known.slots[i].open = false
+	for _, c := range w.blocked {
+		if i, ok := b.known.index[c]; ok {
+			b.known.slots[i].open = false
+		}
 	}
-	for _, i := range unblocked {
-		b.known.slots[i].blocked = false
+	for _, c := range w.unblocked {
+		if i, ok := b.known.index[c]; ok {
+			b.known.slots[i].blocked = false
+		}
 	}
-	_, _, err = b.list(ctx, evaluate, filters, nil)
+	start := time.Now()
+	_, _, err = b.list(ctx, filters, b.noticeChange)
+	if err == nil {
+		b.endOverrides(ctx, filters, start)
+	}
 	return err
 }
 

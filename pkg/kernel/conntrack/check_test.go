@@ -84,6 +84,7 @@ type life struct {
 	world  world
 	b      *Blocker
 	f      *fakeTable
+	o      *fakeOverrides
 	port   uint16
 	want   map[string]bool // whether a connection is blocked, by tuple
 	closed map[class]time.Time
@@ -177,7 +178,8 @@ func (l *life) verify(step int) {
 	l.f.edit(func() {
 		for _, e := range l.f.rows {
 			p, _ := e.first()
-			if blocked := e.mark != 0; blocked != l.want[string(e.key.tuple)] {
+			// No override is left, and none drops what is allowed.
+			if blocked := l.o.drops(e); blocked != l.want[string(e.key.tuple)] {
 				l.t.Fatalf("step %d: %v is blocked: %v, want %v", step, p, blocked, !blocked)
 			}
 		}
@@ -206,7 +208,7 @@ func TestChecksDoWhatPassesDo(t *testing.T) {
 					b, f := newFake(t)
 					f.filtering, b.known, b.acceptedFor = tt.filtering, newKnownClasses(tt.room), 30*time.Second
 					l := life{
-						t: t, random: rand.New(rand.NewPCG(seed, 1)), world: newWorld(), b: b, f: f,
+						t: t, random: rand.New(rand.NewPCG(seed, 1)), world: newWorld(), b: b, f: f, o: withOverrides(b),
 						want: map[string]bool{}, closed: map[class]time.Time{},
 					}
 					_, ctx := ktesting.NewTestContext(t)
@@ -440,7 +442,7 @@ func TestManyTurnAtOnce(t *testing.T) {
 }
 
 // A small table is listed once, even for a change that concerns both families and both ends of
-// connections.
+// connections. In a larger one live connections are listed first.
 func TestASmallTableIsListedOnce(t *testing.T) {
 	for _, tt := range []struct{ count, listings int }{{fewEntries, 1}, {fewEntries + 1, 4}} {
 		b, f := newFake(t)
@@ -464,7 +466,8 @@ func TestASmallTableIsListedOnce(t *testing.T) {
 	}
 }
 
-// A change that comes while the first piece of a pass is listed is checked before the next piece.
+// A change that comes while the first piece of a pass is listed is in force for live connections before the
+// next piece.
 func TestAChangeIsCheckedBetweenPiecesOfAPass(t *testing.T) {
 	deny := func(port uint16) Evaluator {
 		return func(p packet.Packet, _ bool) Verdict {
@@ -491,7 +494,7 @@ func TestAChangeIsCheckedBetweenPiecesOfAPass(t *testing.T) {
 			for i := range last + 1 {
 				e := f.add(packet.TCP, fmt.Sprintf("10.1.%d.%d:40000", i>>8, i&0xff), "10.0.0.2:81")
 				if i == first || i == last {
-					e.reply = newSender(packet.TCP, "10.0.0.1:80")
+					e.reply, e.status = newSender(packet.TCP, "10.0.0.1:80"), statusAssured
 					if tt.blocked {
 						e.mark = testMark
 					}

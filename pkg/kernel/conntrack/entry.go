@@ -46,7 +46,8 @@ const (
 	statusAssured   = 1 << 2
 	statusConfirmed = 1 << 3 // set in all entries of the table
 
-	statusOffloaded = 1<<14 | 1<<15 // by the kernel, by hardware
+	statusOffload   = 1 << 14
+	statusOffloaded = statusOffload | 1<<15 // by the kernel, by hardware
 )
 
 const nfgenHeaderLen = 4 // struct nfgenmsg: family, version, resource

@@ -69,7 +69,9 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		f.mu.Lock()
 		rows := slices.Clone(f.rows)
-		f.dumps++
+		if asked.status == 0 {
+			f.dumps++ // of all connections, live or not
+		}
 		f.mu.Unlock()
 		buffer := make([]byte, 4) // reused: an entry is valid until the next one
 		count := 0
@@ -110,6 +112,9 @@ const (
 
 func (f *fakeTable) lists(asked filter, e entry) bool {
 	if asked.family != unix.AF_UNSPEC && asked.family != e.key.family {
+		return false
+	}
+	if e.status&asked.status != asked.status {
 		return false
 	}
 	switch how := f.filtering[asked.family]; {

@@ -19,6 +19,8 @@ const (
 	attrFilterReply    = 2
 
 	filterBySource = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
+
+	attrStatusMask = 26
 )
 
 // filter selects the connections that have an end at an address. Without an end it
@@ -30,8 +32,11 @@ const (
 type filter struct {
 	family uint8
 	end    netip.Addr
-	reply  bool // the end that replies, otherwise the one that opened the connection
+	reply  bool   // the end that replies, otherwise the one that opened the connection
+	status uint32 // only connections with all of these bits; kernels before 5.15 ignore it
 }
+
+func (f filter) hasFamily(family uint8) bool { return f.family == unix.AF_UNSPEC || f.family == family }
 
 // openedBy selects the connections that addr opened, and answeredBy those opened to it.
 func openedBy(addr netip.Addr) filter { return filter{family: familyOf(addr), end: addr} }
@@ -49,8 +54,10 @@ func familyOf(a netip.Addr) uint8 {
 // has reports whether f selects e.
 func (f filter) has(e entry) bool {
 	switch {
+	case e.status&f.status != f.status:
+		return false
 	case !f.end.IsValid():
-		return f.family == unix.AF_UNSPEC || f.family == e.key.family
+		return f.hasFamily(e.key.family)
 	case f.reply:
 		return e.reply.addr == f.end
 	}
@@ -59,6 +66,9 @@ func (f filter) has(e entry) bool {
 
 // message returns the data of the message that lists the connections f selects.
 func (f filter) message() ([]byte, error) {
+	if f.status != 0 {
+		return f.statusMessage()
+	}
 	if !f.end.IsValid() {
 		return nfgenHeader(f.family), nil
 	}
@@ -83,6 +93,16 @@ func (f filter) message() ([]byte, error) {
 		ae.Uint32(flags, filterBySource)
 		return nil
 	})
+	attributes, err := ae.Encode()
+	return append(nfgenHeader(f.family), attributes...), err
+}
+
+// statusMessage is message for a filter by status alone.
+func (f filter) statusMessage() ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.Uint32(attrStatus, f.status)
+	ae.Uint32(attrStatusMask, f.status)
 	attributes, err := ae.Encode()
 	return append(nfgenHeader(f.family), attributes...), err
 }

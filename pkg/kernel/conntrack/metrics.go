@@ -12,6 +12,7 @@ type metrics struct {
 	offloaded   prometheus.Counter
 	entries     prometheus.Gauge
 	known       prometheus.Gauge
+	overridden  prometheus.Gauge
 	checks      runs
 	passes      runs
 	lastSuccess prometheus.Gauge
@@ -39,6 +40,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_conntrack_classes",
 			Help: "Known classes of established connections. At 262144 each change of the cluster leads to passes.",
 		}),
+		overridden: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_conntrack_overridden_classes",
+			Help: "Denied classes of established connections that nftables drops until their connections are marked.",
+		}),
 		checks: newRuns(reg,
 			prometheus.NewCounterVec(prometheus.CounterOpts{
 				Name: "netpol_conntrack_checks_total",
@@ -64,7 +69,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "When a pass over the table of connections last completed without an error.",
 		}),
 	}
-	reg.MustRegister(m.blocked, m.unblocked, m.offloaded, m.entries, m.known, m.lastSuccess)
+	reg.MustRegister(m.blocked, m.unblocked, m.offloaded, m.entries, m.known, m.overridden, m.lastSuccess)
 	return m
 }
 

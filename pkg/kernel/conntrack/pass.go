@@ -81,35 +81,16 @@ func (f *faults) err() error {
 
 // pass sets the marks of all connections as evaluate decides, and records their classes. It
 // continues after an error about one connection.
-//
-// A pass over a large table takes seconds. Therefore changes are checked between its pieces, as
-// they would be without a pass, and the rest is evaluated by the latest Evaluator. Two such
-// checks have the usual pause between them.
 func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
+	b.evaluator = evaluate
 	b.ignoreAccepted.Store(false)
 	b.known.restart(b.second(time.Now().Add(-b.acceptedFor - slack)))
 	b.readAccepted()
-	var checks faults
-	var next time.Time // when the next check may begin
-	checkChanges := func(write func()) {
-		if time.Now().Before(next) {
-			return
-		}
-		used := b.cpuTime()
-		latest, change := b.update(evaluate, Change{})
-		if change.empty() {
-			return
-		}
-		write() // decided by the previous Evaluator, so it must come before the check
-		evaluate = latest
-		if err := b.check(ctx, evaluate, change); err != nil {
-			checks.add(err)
-		}
-		next = time.Now().Add(max(minInterval, restShare*(b.cpuTime()-used)))
+	start := time.Now()
+	count, done, err := b.list(ctx, []filter{{}}, b.noticeChange)
+	if err == nil {
+		b.endOverrides(ctx, []filter{{}}, start)
 	}
-	latest := func(p packet.Packet, toHost bool) Verdict { return evaluate(p, toHost) }
-	count, done, err := b.list(ctx, latest, []filter{{}}, checkChanges)
-	err = errors.Join(err, checks.err())
 	if count >= 0 {
 		b.metrics.entries.Set(float64(count))
 	}
@@ -117,76 +98,93 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	return err
 }
 
-// list sets the marks of the connections that filters select as evaluate decides. It calls
-// afterPiece, if not nil, after each piece of the list. Its argument sets the marks of the pieces
-// so far.
-func (b *Blocker) list(ctx context.Context, evaluate Evaluator, filters []filter, afterPiece func(write func())) (count, done int, err error) {
-	if b.local, err = b.nodeAddrs(); err != nil {
-		return -1, 0, fmt.Errorf("list the node's addresses: %w", err)
+// pieceLen is the number of connections in a piece of a list.
+const pieceLen = 1 << 10
+
+// list sets the marks of the connections that filters select as the Evaluator decides.
+//
+// A large table takes seconds. Therefore it calls between, if not nil, between pieces, and the rest is
+// evaluated by the latest Evaluator.
+func (b *Blocker) list(ctx context.Context, filters []filter, between func(context.Context) error) (count, done int, err error) {
+	var faults faults
+	if err := b.readLocal(); err != nil {
+		faults.add(err)
+		if b.local == nil {
+			return -1, 0, err
+		}
 	}
-	t, err := b.open(ctx)
+	reader, err := b.open(ctx)
 	if err != nil {
 		return -1, 0, err
 	}
-	defer t.close()
-	var faults faults
+	defer reader.close()
+	writer, err := b.open(ctx) // a listing uses the first
+	if err != nil {
+		return -1, 0, err
+	}
+	defer writer.close()
 	for _, f := range filters {
-		var changes []change
-		count += b.plan(t, f, evaluate, &changes, &faults, func() {
+		n, d := b.listOne(f, reader, writer, &faults, func() {
 			b.readAccepted()
-			if afterPiece == nil {
+			if between == nil {
 				return
 			}
-			afterPiece(func() {
-				done += b.writeSeparately(ctx, changes, &faults)
-				changes = nil
-			})
+			if err := between(ctx); err != nil {
+				faults.add(err)
+			}
 		})
-		done += b.write(t, changes, &faults)
+		count, done = count+n, done+d
 	}
 	return count, done, faults.err()
 }
 
-// pieceLen is the number of connections in a piece of a list.
-const pieceLen = 1 << 12
-
-// plan counts the connections that f selects, and appends those whose bit is wrong to changes;
-// only these are kept in memory. It calls afterPiece after each piece.
-func (b *Blocker) plan(t table, f filter, evaluate Evaluator, changes *[]change, faults *faults, afterPiece func()) (count int) {
-	for e, err := range t.entries(f) {
+// listOne sets the marks of the connections that f selects. It calls between between pieces.
+func (b *Blocker) listOne(f filter, reader, writer table, faults *faults, between func()) (count, done int) {
+	var changes []change
+	for e, err := range reader.entries(f) {
 		if err != nil {
 			faults.add(err)
 			continue
 		}
-		if f.end.IsValid() {
-			b.unfiltered.noteListed(f, e)
-		}
-		v, err := b.evaluate(e, evaluate)
-		if err != nil {
-			faults.add(err)
-		}
-		isBlocked := e.mark&b.mark != 0
-		block := v.blocks() || isBlocked && !v.unblocks()
-		if block != isBlocked || block && e.offloaded() {
-			*changes = append(*changes, e.change(block))
-		}
+		changes = b.plan(f, e, changes, faults)
 		count++
-		if count%pieceLen == 0 {
-			afterPiece()
+		if count%pieceLen > 0 {
+			continue
 		}
+		done += b.write(writer, changes, faults)
+		changes = changes[:0]
+		between()
 	}
-	return count
+	return count, done + b.write(writer, changes, faults)
 }
 
-// writeSeparately makes the changes on another socket, because a listing uses the first.
-func (b *Blocker) writeSeparately(ctx context.Context, changes []change, faults *faults) (done int) {
-	t, err := b.open(ctx)
+// plan evaluates e and appends it to changes if its bit is wrong.
+func (b *Blocker) plan(f filter, e entry, changes []change, faults *faults) []change {
+	if f.end.IsValid() {
+		b.unfiltered.noteListed(f, e)
+	}
+	b.noStatus = b.noStatus || e.status&f.status != f.status
+	v, err := b.evaluate(e, b.evaluator)
 	if err != nil {
 		faults.add(err)
-		return 0
 	}
-	defer t.close()
-	return b.write(t, changes, faults)
+	isBlocked := e.mark&b.mark != 0
+	block := v.blocks() || isBlocked && !v.unblocks()
+	if block != isBlocked || block && e.offloaded() {
+		changes = append(changes, e.change(block))
+	}
+	return changes
+}
+
+// readLocal reads the node's addresses. If it cannot, the last ones remain: a Deny does not wait for a file
+// descriptor.
+func (b *Blocker) readLocal() error {
+	local, err := b.nodeAddrs()
+	if err != nil {
+		return fmt.Errorf("list the node's addresses: %w", err)
+	}
+	b.local = local
+	return nil
 }
 
 // write makes the changes and returns how many succeeded. Live connections come first: most entries of
@@ -202,6 +200,9 @@ func (b *Blocker) write(t table, changes []change, faults *faults) (done int) {
 	requests := make([]request, len(rest))
 	for i, ch := range rest {
 		requests[i] = ch.request(b.mark)
+	}
+	if len(requests) == 0 {
+		return done
 	}
 	for i, err := range t.change(requests) {
 		done += b.noteResult(rest[i], err, faults)

@@ -114,6 +114,7 @@ func layoutNames(all []chain) map[string][]string {
 	names["set"] = append(names["set"], shareSetNames(all)...)
 	names["set"] = append(names["set"], verdictSetNames(all)...)
 	names["set"] = append(names["set"], answerSetNames(all)...)
+	names["set"] = append(names["set"], overrideSetNames(all)...)
 	return names
 }
 

@@ -43,7 +43,7 @@ func configurations() []Config {
 // allSets returns the sets that a table can have.
 func allSets() []*knftables.Set {
 	cfg := testConfig()
-	cfg.Share, cfg.RememberMark, cfg.answers = DefaultShare, DefaultRememberMark, true
+	cfg.Share, cfg.RememberMark, cfg.BlockMark, cfg.answers = DefaultShare, DefaultRememberMark, 0x800, true
 	sets := tableSets(cfg)
 	slices.SortFunc(sets, func(a, b *knftables.Set) int { return strings.Compare(a.Name, b.Name) })
 	return sets

@@ -171,6 +171,9 @@ func tableSets(cfg Config) []*knftables.Set {
 	}
 	sets = append(sets, holderObject())
 	sets = append(sets, oneWaySets()...)
+	if cfg.BlockMark != 0 {
+		sets = append(sets, overrideSets()...)
+	}
 	if cfg.answers {
 		sets = append(sets, answerSets()...)
 	}
@@ -189,6 +192,7 @@ func tableSets(cfg Config) []*knftables.Set {
 // statements are written as the NFQUEUE target.
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
+	all = append(all, overrideChains(cfg)...)
 	all = append(all, shareChains(cfg)...)
 	all = append(all, lateChains(cfg)...)
 	all = append(all, rememberChains(cfg)...)
@@ -201,7 +205,7 @@ func chains(cfg Config) []chain {
 	all = append(all, oneWayChains(cfg)...)
 	all = append(all,
 		chain{name: keepChain, rules: keepRules(cfg)},
-		postrouting.steer(append(append(acceptAnswersRules(cfg), settledRules(cfg)...), "goto "+selectChain)...),
+		postrouting.steer(slices.Concat(acceptAnswersRules(cfg), settledRules(cfg, closedChain), []string{"goto " + selectChain})...),
 		postrouting.accepted(acceptedRules(cfg)...),
 		input.steer(inputRules(cfg)...),
 		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
@@ -220,7 +224,7 @@ func chains(cfg Config) []chain {
 	if cfg.EarlyUDP == EarlyOn {
 		// Packets for the node itself and for IPVS are queued at the other hooks.
 		all = append(all,
-			prerouting.steer(append(settledRules(cfg), earlyRules(cfg)...)...),
+			prerouting.steer(append(settledRules(cfg, cutChain), earlyRules(cfg)...)...),
 			prerouting.accepted(earlyAcceptedRules(cfg)...))
 	}
 	if cfg.ObserveQueue != 0 {
@@ -247,12 +251,13 @@ func observeChains(cfg Config) []chain {
 }
 
 // settledRules begin the chains that queue. Most packets, those of established connections, end here.
-func settledRules(cfg Config) []string {
+// overrides is the chain for those with overrides.
+func settledRules(cfg Config, overrides string) []string {
 	// If one of our bits is set here, another program set it.
 	rules := []string{clearMark(cfg)}
 	if cfg.BlockMark != 0 {
 		// This precedes all rules that accept established connections, and is for both directions.
-		rules = append(rules, blockedRule(cfg))
+		rules = append(rules, blockedRule(cfg), overridden+" jump "+overrides)
 	}
 	return append(rules,
 		// Invalid packets do not match: they are queued like first packets.
@@ -330,7 +335,7 @@ func freshRules() []string {
 // inputRules queue packets to the node itself from the pods in hostSet, and from pods that may be too
 // new to be known.
 func inputRules(cfg Config) []string {
-	rules := append(settledRules(cfg), linkRules()...)
+	rules := append(settledRules(cfg, cutChain), linkRules()...)
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
 	}

@@ -247,6 +247,7 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState, last bool) err
 	changes := tx.NumOperations() > 0
 	if base || s.flush {
 		s.planFlush(tx)
+		s.planOverrides(tx)
 	}
 	if tx.NumOperations() == 0 {
 		return nil

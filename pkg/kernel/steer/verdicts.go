@@ -132,11 +132,17 @@ func (s *Steerer) RememberedVerdicts(ctx context.Context, each func(RememberedVe
 
 // remembering returns an error while the sets of verdicts cannot be used.
 func (s *Steerer) remembering() error {
+	if !s.cfg.remembers() {
+		return errNotRemembering
+	}
+	return s.inUse()
+}
+
+// inUse returns an error while this agent does not write the table.
+func (s *Steerer) inUse() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !s.cfg.remembers():
-		return errNotRemembering
 	case s.standby.Reason != "":
 		return fmt.Errorf("%w: %s", errStandby, s.standby.Reason)
 	case !s.inPlace:

@@ -273,7 +273,7 @@ func compareWithKernel(t *testing.T, g golden, rules []string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetReadBuffer(1 << 22); err != nil { // each message of a batch is acknowledged
+	if err := conn.SetReadBuffer(8 << 20); err != nil { // each message of a batch is acknowledged
 		t.Fatal(err)
 	}
 	family := map[knftables.Family]byte{knftables.InetFamily: unix.NFPROTO_INET, knftables.BridgeFamily: unix.NFPROTO_BRIDGE}[g.family]

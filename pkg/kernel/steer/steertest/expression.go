@@ -65,6 +65,7 @@ var expressions = []expression{
 	fact("fib daddr type { broadcast, multicast }", func(w *walk) bool { return isToMany(w.packet.Dst) }),
 	fact("fib daddr type unicast", func(w *walk) bool { return !isToMany(w.packet.Dst) && !w.packet.ToHost }),
 	fact("fib daddr type != local", func(w *walk) bool { return !w.packet.ToHost }),
+	{"ct original * saddr . ct reply * saddr *", (*walk).connectionEnds},
 	{"ct original * saddr *", (*walk).connectionSource},
 	{"ct reply * saddr *", (*walk).connectionSource},
 	{"ct", (*walk).conntrack},
@@ -73,6 +74,8 @@ var expressions = []expression{
 	{"update * { * * limit rate * burst * packets }", (*walk).limit},
 	{"update * { * saddr . * daddr . meta l4proto . th sport . th dport timeout * }", (*walk).record},
 	{"* saddr . * daddr . meta l4proto . th sport . th dport *", (*walk).ends},
+	{"* saddr . * daddr . meta l4proto . th dport *", (*walk).sent},
+	{"* daddr . * saddr . meta l4proto . th sport *", (*walk).answered},
 	{"* saddr . * daddr . * * . th dport *", (*walk).class},
 	{"add * {", (*walk).add},
 	{"* * . th * *", (*walk).addressAndPort},
@@ -264,6 +267,33 @@ func (w *walk) connectionSource(t tokens) (bool, tokens, error) {
 	return m && w.packet.family() == t.at(2), t.skip(5), err
 }
 
+// connectionEnds evaluates "ct original ip saddr . ct reply ip saddr @set" and the like.
+func (w *walk) connectionEnds(t tokens) (bool, tokens, error) {
+	client, server := w.packet.Src, w.packet.Dst
+	if w.packet.Reply {
+		client, server = server, client
+	}
+	name, _ := strings.CutPrefix(t.at(9), "@")
+	m, err := w.hasElement(name, client.String(), server.String())
+	return m && w.packet.family() == t.at(2), t.skip(10), err
+}
+
+// sent evaluates "ip saddr . ip daddr . meta l4proto . th dport @set" and the like.
+func (w *walk) sent(t tokens) (bool, tokens, error) {
+	return w.toServer(t, w.packet.Src, w.packet.Dst, w.packet.DstPort)
+}
+
+// answered evaluates "ip daddr . ip saddr . meta l4proto . th sport @set" and the like.
+func (w *walk) answered(t tokens) (bool, tokens, error) {
+	return w.toServer(t, w.packet.Dst, w.packet.Src, w.packet.SrcPort)
+}
+
+func (w *walk) toServer(t tokens, client, server netip.Addr, port uint16) (bool, tokens, error) {
+	name, _ := strings.CutPrefix(t.at(11), "@")
+	m, err := w.hasElement(name, client.String(), server.String(), protocolNumbers[w.packet.Proto], strconv.Itoa(int(port)))
+	return m && w.packet.family() == t.at(0), t.skip(12), err
+}
+
 // addr evaluates "ip saddr" and the like. family reports whether the packet has that family.
 func (w *walk) addr(t tokens) (addr netip.Addr, family bool, err error) {
 	switch t.at(1) {
@@ -452,7 +482,7 @@ func (w *walk) inSet(name string, addr netip.Addr, rest ...string) (bool, error)
 }
 
 // protocolNumbers are the numbers of protocols as elements of sets.
-var protocolNumbers = map[string]string{"ipencap": "4", "ipv6": "41", "gre": "47"}
+var protocolNumbers = map[string]string{"tcp": "6", "udp": "17", "ipencap": "4", "ipv6": "41", "gre": "47"}
 
 // hasElement reports whether a set has the element key.
 func (w *walk) hasElement(name string, key ...string) (bool, error) {

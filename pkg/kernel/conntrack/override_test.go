@@ -1,0 +1,284 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+)
+
+// fakeOverrides has the overrides of a kernel.
+type fakeOverrides struct {
+	denied map[packet.Class]bool
+	closed map[End]bool
+	calls  int
+	fails  error
+	onCall func()
+}
+
+// withOverrides makes b use overrides.
+func withOverrides(b *Blocker) *fakeOverrides {
+	f := &fakeOverrides{denied: make(map[packet.Class]bool), closed: make(map[End]bool)}
+	b.overrideKernel = func(_ context.Context, o Overrides) error {
+		if f.fails != nil {
+			return f.fails
+		}
+		f.calls++
+		for _, c := range o.Denied {
+			f.denied[c] = true
+		}
+		for _, c := range o.Ended {
+			delete(f.denied, c)
+		}
+		for _, e := range o.Closed {
+			f.closed[e] = true
+		}
+		for _, e := range o.Opened {
+			delete(f.closed, e)
+		}
+		if f.onCall != nil {
+			f.onCall()
+		}
+		return nil
+	}
+	return f
+}
+
+// drops reports whether the kernel drops packets of e.
+func (f *fakeOverrides) drops(e entry) bool {
+	p, _ := e.first()
+	return e.mark&testMark != 0 || f.denied[classOf(p).public()] ||
+		f.closed[End{Addr: p.Src.Addr()}] || f.closed[End{Addr: p.Dst.Addr(), Ingress: true}]
+}
+
+func denyPort(port uint16) Evaluator {
+	return func(p packet.Packet, _ bool) Verdict {
+		if p.Dst.Port() == port {
+			return Block
+		}
+		return Unblock
+	}
+}
+
+// What is denied is dropped before anything is listed, however many connections there are, and until
+// entries of packets that were accepted before are marked, too.
+func TestDeniedClassesAreDroppedBeforeTheyAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := running(t)
+		o := withOverrides(b)
+		f.edit(func() {
+			for i := range 100 {
+				f.add(packet.UDP, fmt.Sprintf("10.0.0.7:%d", 1+i), "10.0.1.1:53")
+			}
+			f.add(packet.UDP, "10.0.0.7:1", "10.0.1.1:54")
+		})
+		b.Recheck()
+		time.Sleep(2 * minPassInterval)
+		dumps := 0
+		f.edit(func() { dumps = f.dumps })
+		o.onCall = func() {
+			f.edit(func() {
+				if f.dumps != dumps && o.calls == 1 {
+					t.Error("the table was listed first")
+				}
+			})
+		}
+		b.Set(denyPort(53), Change{Addrs: addrs("10.0.0.7")})
+		for range 5 {
+			synctest.Wait()
+			for i, e := range f.rows {
+				if want := i < 100; o.drops(e) != want {
+					t.Fatalf("packets of connection %d are dropped: %v, want %v", i, !want, want)
+				}
+			}
+			time.Sleep(againAfter / 5)
+		}
+		time.Sleep(2 * againAfter)
+		synctest.Wait()
+		if len(o.denied) != 0 {
+			t.Errorf("overrides remain: %v", o.denied)
+		}
+		for i, m := range f.marks() {
+			if want := i < 100; m != 0 != want {
+				t.Errorf("connection %d has the mark %#x", i, m)
+			}
+		}
+	})
+}
+
+// An end is closed before its connections, which no one has evaluated yet, are listed.
+func TestClosedEndsAreDroppedBeforeTheyAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := running(t)
+		o := withOverrides(b)
+		f.edit(func() {
+			f.add(packet.UDP, "10.0.0.7:1", "10.0.1.1:53")
+			f.add(packet.ICMP, "10.0.0.7", "10.0.1.1")
+			f.add(packet.TCP, "10.0.1.1:1", "10.0.0.7:80")
+		})
+		pod := addrs("10.0.0.7")
+		end := End{Addr: pod[0]}
+		listed := false
+		f.onList = func(filter, int) {
+			if !listed && !o.closed[end] {
+				t.Error("the table is listed before the end is closed")
+			}
+			listed = true
+		}
+		deny := func(p packet.Packet, _ bool) Verdict {
+			if p.Src.Addr() == pod[0] {
+				return Block
+			}
+			return Unblock
+		}
+		b.Set(deny, Change{Addrs: pod, Opened: pod, Closed: []End{end}})
+		time.Sleep(2 * againAfter)
+		synctest.Wait()
+		if marks := f.marks(); len(o.closed) != 0 || marks[0] != testMark || marks[1] != testMark || marks[2] != 0 {
+			t.Errorf("closed ends %v, marks %#x", o.closed, marks)
+		}
+		// It is closed already, so a change of something else closes nothing.
+		calls := o.calls
+		b.Set(deny, Change{Addrs: addrs("10.0.1.1"), Closed: []End{end}})
+		time.Sleep(2 * againAfter)
+		synctest.Wait()
+		if o.calls != calls {
+			t.Errorf("%d calls for an end that was closed before", o.calls-calls)
+		}
+		b.Set(always(Unblock, nil), Change{Addrs: pod})
+		time.Sleep(minInterval)
+		synctest.Wait()
+		b.Set(deny, Change{Addrs: pod, Closed: []End{end}})
+		time.Sleep(minInterval)
+		synctest.Wait()
+		if !o.closed[end] {
+			t.Error("the end is not closed again")
+		}
+	})
+}
+
+// What is allowed again before it is marked is not dropped.
+func TestOverridesEndWithTheChangeThatAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := running(t)
+		o := withOverrides(b)
+		f.edit(func() { f.add(packet.UDP, "10.0.0.7:1", "10.0.1.1:53") })
+		b.Recheck()
+		time.Sleep(2 * minPassInterval)
+		pod := addrs("10.0.0.7")
+		end := End{Addr: pod[0]}
+		for range 10 {
+			b.Set(always(Block, nil), Change{Addrs: pod, Closed: []End{end}})
+			time.Sleep(minInterval)
+			synctest.Wait()
+			if !o.drops(f.rows[0]) {
+				t.Fatal("a denied connection passes")
+			}
+			b.Set(always(Unblock, nil), Change{Addrs: pod})
+			time.Sleep(minInterval)
+			synctest.Wait()
+			if o.drops(f.rows[0]) {
+				t.Fatalf("an allowed connection is dropped: mark %#x, %v, %v", f.rows[0].mark, o.denied, o.closed)
+			}
+		}
+	})
+}
+
+// A tenant's change with very many connections does not delay what another's change denies: that is
+// dropped before the requests that remain of the first.
+func TestOneTenantDoesNotDelayTheOther(t *testing.T) {
+	b, f := newFake(t)
+	const crowd = 8 * pieceLen
+	for i := range crowd {
+		f.add(packet.UDP, fmt.Sprintf("10.0.0.7:%d", 1+i), "10.0.1.1:53")
+	}
+	f.add(packet.TCP, "10.0.0.8:1", "10.0.1.2:80")
+	if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.passWanted, b.secondPassWanted = false, false
+	b.unfiltered[unix.AF_INET] = false
+	o := withOverrides(b)
+	victim := f.rows[crowd]
+	before := f.writes
+	f.onChange = func(f *fakeTable) {
+		switch f.writes - before {
+		case 10:
+			b.Set(denyBoth, Change{Addrs: addrs("10.0.0.8")})
+		case 2 * pieceLen:
+			if !o.drops(victim) {
+				t.Error("after two more pieces of the first change, the second is not in force")
+			}
+		}
+	}
+	if err := b.apply(testContext(t), denyPort(53), Change{Addrs: addrs("10.0.0.7")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.listWork(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range f.marks() {
+		if m != testMark {
+			t.Fatalf("connection %d is not marked", i)
+		}
+	}
+}
+
+func denyBoth(packet.Packet, bool) Verdict { return Block }
+
+// While another agent writes the rules, nothing can be overridden: marks decide as soon as they can.
+func TestMarksFollowWithoutOverrides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := running(t)
+		o := withOverrides(b)
+		o.fails = errors.New("another agent holds the table")
+		f.edit(func() { f.add(packet.UDP, "10.0.0.7:1", "10.0.1.1:53") })
+		b.Recheck()
+		time.Sleep(2 * minPassInterval)
+		b.Set(always(Block, nil), Change{Addrs: addrs("10.0.0.7"), Closed: []End{{Addr: netip.MustParseAddr("10.0.0.7")}}})
+		time.Sleep(minInterval)
+		synctest.Wait()
+		if marks := f.marks(); marks[0] != testMark {
+			t.Errorf("marks %#x", marks)
+		}
+	})
+}
+
+// More classes than can be overridden: those of live connections are marked before the rest.
+func TestLiveConnectionsOfTooManyClassesAreMarkedFirst(t *testing.T) {
+	b, f := newFake(t)
+	const count = maxDenied + 2*pieceLen
+	for i := range count {
+		f.add(packet.UDP, "10.0.0.7:1", fmt.Sprintf("10.1.%d.%d:%d", i>>16, i>>8&255, 1+i&255))
+	}
+	live := f.add(packet.UDP, "10.0.0.7:2", "10.9.9.9:53")
+	live.status = statusAssured
+	if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	o := withOverrides(b)
+	b.passWanted, b.secondPassWanted = false, false
+	listed := 0
+	f.onList = func(asked filter, _ int) {
+		if asked.status != 0 {
+			return
+		}
+		listed++
+		if listed == 1 && !o.drops(f.rows[count]) {
+			t.Error("the whole table is listed before the live connection is marked")
+		}
+	}
+	if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: addrs("10.0.0.7")}); err != nil {
+		t.Fatal(err)
+	}
+	if len(o.denied) != maxDenied {
+		t.Errorf("%d classes are overridden, want %d", len(o.denied), maxDenied)
+	}
+}
