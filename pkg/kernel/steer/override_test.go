@@ -139,4 +139,4 @@ func sport(port uint16) func(*steertest.Packet) {
 }
 
 // accepted has the mark of accepted connections.
-func accepted(p *steertest.Packet) { p.CTMark = testConfig().Mark }
+func accepted(p *steertest.Packet) { p.CTMark, p.Confirmed = testConfig().Mark, true }
