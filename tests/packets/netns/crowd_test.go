@@ -25,7 +25,8 @@ func (c *cluster) finish(t *testing.T, from netip.Addr, count int, crawler bool)
 			to = "2001:db8:53::53"
 		}
 		server := netip.MustParseAddr(to).AsSlice()
-		if server[len(server)-2] = byte(i / 60000); crawler {
+		server[len(server)-2] = byte(i / 60000)
+		if crawler {
 			server[len(server)-3], server[len(server)-2], server[len(server)-1] = byte(i>>16), byte(i>>8), byte(i)
 		}
 		dst, _ := netip.AddrFromSlice(server)
