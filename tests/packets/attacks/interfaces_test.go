@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,6 +104,13 @@ func answered(t *testing.T, want bool, questions []question) {
 
 // ask sends from src, or any address if it is not valid, and awaits an answer.
 func ask(ctx context.Context, client *lab.Host, proto lab.Proto, src netip.Addr, to netip.AddrPort) error {
+	if proto == lab.ICMP {
+		answer, err := client.Probe(ctx, proto, to, labtest.Silence)
+		if err == nil && answer.Outcome != lab.Connected {
+			err = fmt.Errorf("the echo request %v", answer.Outcome)
+		}
+		return err
+	}
 	var options []lab.SocketOption
 	if src.IsValid() {
 		options = append(options, from(src))
@@ -125,7 +133,7 @@ func ask(ctx context.Context, client *lab.Host, proto lab.Proto, src netip.Addr,
 func into(c *labtest.Cluster, clients ...*lab.Host) (all []question) {
 	for _, client := range clients {
 		for _, addr := range behindBad {
-			for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+			for _, proto := range []lab.Proto{lab.TCP, lab.UDP, lab.ICMP} {
 				all = append(all, question{client, proto, netip.Addr{}, netip.AddrPortFrom(addr, vipPort)})
 			}
 		}
@@ -233,4 +241,40 @@ func hearsSome(conn net.Conn) bool {
 	conn.SetReadDeadline(time.Now().Add(labtest.Silence))
 	n, _ := conn.Read(make([]byte, 4096))
 	return n > 0
+}
+
+// TestAdministratorsDenyAddressesBehindAPod: an administrator's Deny holds for these addresses of its
+// subject, and of its peers that are pods of the same node. An agent that starts again in the middle
+// decides the same, and ends what was opened meanwhile.
+func TestAdministratorsDenyAddressesBehindAPod(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/bad@1 app=web", "y/good@1 app=db", "z/peer@2")
+	routeBehind(t, c)
+	agent := c.Start(t, labtest.WithAdmin)[0]
+	near, far := c.Hosts["y/good"], c.Hosts["z/peer"]
+	for name, rules := range map[string]string{
+		"egress":  `egress: [{name: db, action: Deny, to: [{namespaces: {matchLabels: {kubernetes.io/metadata.name: y}}}]}]`,
+		"ingress": `ingress: [{name: db, action: Deny, from: [{namespaces: {matchLabels: {kubernetes.io/metadata.name: y}}}]}]`,
+	} {
+		c.Enforce(t, agent, "admin", labtest.Admin(name, rules))
+		denied, allowed := into(c, near), outOf(c, near)
+		if name == "egress" {
+			denied, allowed = allowed, denied
+		}
+		answered(t, false, denied)
+		answered(t, true, append(allowed, append(into(c, far), outOf(c, far)...)...))
+	}
+
+	// The pods app=db accept nothing from x/bad, and the pods app=web are not selected.
+	peer := strings.ReplaceAll(labtest.Admin("peer", `ingress: [{name: web, action: Deny, from: [{namespaces: {matchLabels: {kubernetes.io/metadata.name: x}}}]}]`), "app: web", "app: db")
+	c.Enforce(t, agent, "admin", peer)
+	answered(t, false, outOf(c, near))
+	answered(t, true, append(into(c, near, far), outOf(c, far)...))
+
+	early := open(t, c, "z/peer", 91)
+	agent.Kill()
+	c.Apply(t, "admin", labtest.Admin("all", `ingress: [{name: all, action: Deny, from: [{namespaces: {}}]}], egress: [{name: all, action: Deny, to: [{namespaces: {}}]}]`))
+	agent = c.StartOn(t, c.Nodes[0], labtest.WithAdmin)
+	labtest.WaitReady(t, agent)
+	awaitSilence(t, early)
+	answered(t, false, append(into(c, near, far), outOf(c, near, far)...))
 }

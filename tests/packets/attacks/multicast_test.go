@@ -142,6 +142,40 @@ func TestRoutedMulticast(t *testing.T) {
 	testMulticast(t, c, bad, free, map[*lab.Host][]netip.Addr{good: good.Addrs, peer: peer.Addrs}, slices.Concat(bad.Addrs, behindBad))
 }
 
+// TestRoutedMulticastToABridge: what the node routes to a bridge is denied if it is denied to any pod
+// there.
+func TestRoutedMulticastToABridge(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/bad@1", "w/open@1", "z/peer@2")
+	labtest.BridgePods(t, c)
+	one, two, peer := c.Nodes[0], c.Nodes[1], c.Hosts["z/peer"]
+	looseFilter(t, one)
+	newMulticastRouter(t, one, linkTo(t, one, peer), "cni0").route(t, 0, peer.Addrs...)
+	newMulticastRouter(t, two, linkTo(t, two, peer), linkTo(t, two, c.Hosts["x/bad"])).route(t, 0, peer.Addrs...)
+	atBad, atFree := sink(t, c.Hosts["x/bad"]), sink(t, c.Hosts["w/open"])
+	arrive := func(what string, want int) {
+		t.Helper()
+		waitFor(t, func() bool { return atBad.Count() == want && atFree.Count() == want }, func() string {
+			return fmt.Sprintf("%s: %d and %d packets arrive, want %d", what, atBad.Count(), atFree.Count(), want)
+		})
+	}
+	want := multicast(t, peer, peer.Addrs)
+	arrive("without an agent", want)
+	agent := c.Start(t)[0]
+	c.Enforce(t, agent, "policies", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
+	before, denied := labtest.Denied(labtest.Metrics(t, agent)), float64(want)
+	multicast(t, peer, peer.Addrs)
+	if got := labtest.Until(t, agent, before+denied, labtest.Denied) - before; got != denied {
+		t.Errorf("%v packets are denied, want %v", got, denied)
+	}
+	arrive("isolated", want)
+	c.Enforce(t, agent, "policies", labtest.Policy("x", "allow", `{podSelector: {}, policyTypes: [Ingress], ingress: [{}]}`))
+	want += multicast(t, peer, peer.Addrs)
+	arrive("allowed", want)
+	if n := labtest.Metrics(t, agent).Sum("netpol_pods_without_interface", "cause", "shared"); n != 1 {
+		t.Errorf("%v pods share their interface, want 1", n)
+	}
+}
+
 // testMulticast has receivers of which bad gets isolated, and senders with their sources.
 func testMulticast(t *testing.T, c *labtest.Cluster, bad, free *lab.Host, senders map[*lab.Host][]netip.Addr, ofBad []netip.Addr) {
 	t.Helper()
