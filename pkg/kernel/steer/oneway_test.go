@@ -120,3 +120,31 @@ func TestEarlyVerdictsHold(t *testing.T) {
 		}
 	}
 }
+
+// The agent takes its bit in a queued packet for a late packet or an ICMP error, so no other program may
+// set it.
+func TestMarksOfPacketsDoNotReachTheAgent(t *testing.T) {
+	for _, where := range []EarlyUDP{EarlyOn, EarlyOff} {
+		s, fake := newFake(t, func(c *Config) { c.SourceCheck, c.EarlyUDP = true, where })
+		mustSync(t, s, Sets{
+			Ingress: []netip.Addr{v4, v6}, ToHost: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v6},
+			CheckSources: true, Unchecked: []string{"eth0"}, HostLinks: []string{"cali1"},
+		})
+		mark := marked(DefaultMark, 0)
+		for _, p := range []steertest.Packet{
+			pkt(peer4, v4, mark), pkt(peer6, v6, mark, forwarded), pkt(peer4, v4, mark, forwarded, translated), pkt(v4, peer4, mark, toHost),
+			pkt(netip.MustParseAddr("fe80::7"), netip.MustParseAddr("fe80::1"), mark, toHost, arrivingOn("cali1")),
+		} {
+			asked := 0
+			if _, err := steertest.Trace(fake, p, func(p steertest.Packet, _ string) (steertest.Verdict, uint32) {
+				asked++
+				if p.Mark&DefaultMark != 0 {
+					t.Errorf("%+v is queued with the mark", p)
+				}
+				return drop, p.Mark
+			}); err != nil || asked != 1 {
+				t.Errorf("%+v: asked %d times, %v", p, asked, err)
+			}
+		}
+	}
+}
