@@ -134,7 +134,7 @@ func (a *agent) services() stages {
 			return serve(ctx, server, "metrics-bind-address", a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
 		}}},
 		{name: "answers", off: a.cfg.Answers.BindAddress == "", loops: []loop{func(ctx context.Context) error {
-			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, a.answersAccess())
+			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, ofNodes(a.cfg.Answers.Access, a.cache.MayBeNode))
 		}}},
 		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
 			return serveSocket(ctx, server.With("GET /"+flowsPath, a.flows).With("GET "+inforce.Path, a.confirms.tracker), a.cfg.ProbeSocket)

@@ -46,18 +46,16 @@ func (a *agent) answers() http.Handler {
 	})
 }
 
-// answersAccess is Access without clients that name a node which does not exist. The API server is not
-// asked for these.
-func (a *agent) answersAccess() *httpserver.Access {
-	access := *a.cfg.Answers.Access
-	check := access.Client
-	access.Client = func(ctx context.Context, c *x509.Certificate) error {
-		if tlskey.IsAgents(c) && !a.cache.MayBeNode(c.Subject.CommonName) {
+// ofNodes returns access without agents of nodes that do not exist: the API server is not asked for these.
+func ofNodes(access *httpserver.Access, mayBeNode func(name string) bool) *httpserver.Access {
+	of := *access
+	of.Client = func(ctx context.Context, c *x509.Certificate) error {
+		if tlskey.IsAgents(c) && !mayBeNode(c.Subject.CommonName) {
 			return errors.New("no such node is known")
 		}
-		return check(ctx, c)
+		return access.Client(ctx, c)
 	}
-	return &access
+	return &of
 }
 
 // newAsker returns what asks other agents for their new pods, nil if they are not asked.

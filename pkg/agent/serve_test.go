@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -40,6 +41,9 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.Gosched()
+	}
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket is for its owner alone: %v, %v", info.Mode(), err)
 	}
 	body, err := Flows(ctx, socket, flows.Filter{Denied: true})
 	if err != nil {

@@ -434,6 +434,23 @@ func TestFleetReportsOutlastConversations(t *testing.T) {
 	})
 }
 
+// TestFleetAsksOn: an agent that is needed all the time is asked again before its stream ends.
+func TestFleetAsksOn(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		one := f.member(0)
+		for range 60 {
+			one.asker.Want(podAddr(1, 1))
+			pass(time.Minute)
+		}
+		if c, _ := f.count(); c.dialed != int(time.Hour/bounds.StreamTime) {
+			t.Errorf("%d connections in an hour", c.dialed)
+		}
+		if n := testutil.ToFloat64(one.asker.failed); n != 0 {
+			t.Errorf("%v attempts have failed", n)
+		}
+	})
+}
+
 // TestFleetManyPodsOfANode: a node is asked once for many new pods.
 func TestFleetManyPodsOfANode(t *testing.T) {
 	inFleet(t, func(f *fleet) {

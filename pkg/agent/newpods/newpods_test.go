@@ -426,6 +426,46 @@ func TestBoardReportsNewSandboxesOnly(t *testing.T) {
 	}
 }
 
+// TestLinesAreBounded: an agent that sends without end is not read faster than its lines are believed, and
+// one that sends no line loses its connection.
+func TestLinesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		believed := 0
+		a := NewAsker(Config{Registerer: prometheus.NewRegistry(), Set: func(string, []clusterstate.Sandbox) { believed++ }})
+		a.begin("node-2")
+		body, agent := io.Pipe()
+		ended := make(chan error)
+		go func() { ended <- a.read(t.Context(), "node-2", body) }()
+		sent := make(chan struct{})
+		began := time.Now()
+		go func() {
+			defer close(sent)
+			for time.Since(began) < 10*time.Second {
+				_, _ = io.WriteString(agent, "{}\n")
+			}
+		}()
+		<-sent
+		if most := 11 * bounds.LineRate; believed > most || believed < most/2 {
+			t.Errorf("%d lines are believed in ten seconds, want %d", believed, most)
+		}
+		quiet := time.Now()
+		if err := <-ended; err == nil || time.Since(quiet) > 2*bounds.LineSilence {
+			t.Errorf("after %v without a line: %v", time.Since(quiet), err)
+		}
+	})
+}
+
+// TestStreamsEnd: after a time, an agent has to prove itself again.
+func TestStreamsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		NewBoard().ServeHTTP(&client{}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, Path, nil))
+		if lasted := time.Since(began); lasted != bounds.StreamTime {
+			t.Errorf("a stream lasts %v, want %v", lasted, bounds.StreamTime)
+		}
+	})
+}
+
 func first(t report, _ <-chan struct{}) report { return t }
 
 // client is a connection that takes each line at once.

@@ -1,14 +1,11 @@
 package httpserver
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,63 +16,32 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
-// start serves "ok" on 127.0.0.1. Each other address of the loopback network is another
-// client.
-func start(t *testing.T) (*Server, string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, prometheus.NewRegistry())
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, l, nil) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return s, l.Addr().String()
-}
-
-// ask opens a connection of a client, sends a request and leaves the connection open. It
-// reports whether there was a response.
-func ask(t *testing.T, client, server string) (net.Conn, bool) {
-	t.Helper()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	n, _ := io.ReadFull(conn, make([]byte, len("HTTP/1.1 200")))
-	return conn, n > 0
-}
-
+// TestOneClientDoesNotTakeAllConnections: a client with all its connections gets a further one in place of
+// its oldest, and others are served.
 func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
-	s, server := start(t)
-	var open []net.Conn
-	for range bounds.ConnectionsPerClient + 1 {
-		conn, ok := ask(t, "127.0.0.2", server)
-		if !ok {
-			t.Fatal("refused although all other connections are idle")
+	inPlainServer(t, fine, func(t *testing.T, p *pipes) {
+		// ask sends a request on a new connection, which stays open.
+		ask := func(client string) net.Conn {
+			conn := p.dial(client)
+			if _, err := http.ReadResponse(write(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), nil); err != nil {
+				t.Errorf("a connection of %s is refused: %v", client, err)
+			}
+			synctest.Wait()
+			return conn
 		}
-		open = append(open, conn)
-	}
-	if n := testutil.ToFloat64(s.refused.WithLabelValues(otherClients)); n != 1 {
-		t.Errorf("%v connections closed, want 1", n)
-	}
-	if _, err := io.Copy(io.Discard, open[0]); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the oldest connection is not closed: %v", err)
-	}
-	for _, client := range []string{"127.0.0.3", "127.0.0.1"} {
-		if _, ok := ask(t, client, server); !ok {
-			t.Errorf("the connection of %s is refused", client)
+		var all []net.Conn
+		for range bounds.ConnectionsPerClient + 1 {
+			all = append(all, ask("192.0.2.7"))
+			time.Sleep(time.Second / bounds.RequestRate)
 		}
-	}
+		for i, conn := range all {
+			if open(conn) != (i > 0) {
+				t.Errorf("connection %d is open: %v", i, open(conn))
+			}
+		}
+		ask("192.0.2.8")
+		ask("192.0.2.1")
+	})
 }
 
 func TestMetricsAreCollectedOncePerSecond(t *testing.T) {

@@ -166,6 +166,36 @@ func TestNoReportTakesAnAddress(t *testing.T) {
 	}
 }
 
+// TestHasNode: a node is known by its object, or by any pod that is known to run there.
+func TestHasNode(t *testing.T) {
+	c := New(Config{NodeName: "n1"})
+	want := func(when string, want bool) {
+		t.Helper()
+		if got := c.HasNode("n2"); got != want {
+			t.Errorf("%s: %v", when, got)
+		}
+	}
+	want("at first", false)
+	c.Set(compile.NewPod(far("a")))
+	c.Set(compile.NewPod(far("b", "10.2.0.9")))
+	c.Set(compile.NewPod(far("b", "10.2.0.10")))
+	want("with two pods", true)
+	c.Delete(compile.KindPod, "x", "a")
+	want("with one pod", true)
+	c.Delete(compile.KindPod, "x", "b")
+	want("without pods", false)
+	c.Set(nodeWithRange("n2", "10.2.0.0/16"))
+	want("with its object", true)
+	c.Delete(compile.KindNode, "", "n2")
+	want("without its object", false)
+	pending := far("pending")
+	pending.Spec.NodeName = ""
+	c.Set(compile.NewPod(pending))
+	if len(c.podsOn) != 1 || c.HasNode("") {
+		t.Errorf("pods of %d nodes are counted, no name is one: %v", len(c.podsOn), c.HasNode(""))
+	}
+}
+
 // TestNodesAt: without the ranges of other nodes, which agents without administrators' policies do not
 // know, nodes with new pods may have an address.
 func TestNodesAt(t *testing.T) {

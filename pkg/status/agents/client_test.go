@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
+	"sigs.k8s.io/kube-network-policies/pkg/base/handshake"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
@@ -36,6 +38,7 @@ type agent struct {
 	holder   string // identity
 	status   int
 	body     string
+	header   string
 	seen     int // certificates of clients
 	requests int
 }
@@ -92,7 +95,7 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.requests++
-	w.Header().Set("Location", "/elsewhere")
+	w.Header().Set("Location", "/elsewhere"+a.header)
 	w.WriteHeader(a.status)
 	_, _ = io.WriteString(w, a.body)
 }
@@ -223,7 +226,34 @@ func TestNoAnswers(t *testing.T) {
 	}
 }
 
-// An agent ends the handshake with a writer that does not hold the Lease: another key, or none.
+// TestAnswersAreBounded: what an agent sends is not read beyond what an answer needs.
+func TestAnswersAreBounded(t *testing.T) {
+	certificate, published := keyOf(t, "node-1")
+	long, longs := keyOf(t, strings.Repeat("a", bounds.HandshakeBytes))
+	for _, tc := range []struct {
+		name        string
+		certificate *tls.Certificate
+		published   string
+		change      func(*agent)
+		want        string
+	}{
+		{"the handshake", long, longs, func(*agent) {}, handshake.ErrTooLong.Error()},
+		{"the header", certificate, published, func(a *agent) { a.header = strings.Repeat("a", bounds.AnswerHeader) }, "server response headers exceeded"},
+		{"the reason of a failure", certificate, published, func(a *agent) { a.status, a.body = http.StatusTeapot, strings.Repeat("a", 2*bounds.AnswerReason) }, "HTTP status 418"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newClient(t)
+			a := serve(t, c.Identity(), tc.certificate)
+			tc.change(a)
+			_, err := askDenied(t, c, podAt(a.port, tc.published))
+			if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 2*bounds.AnswerReason {
+				t.Errorf("got %.600v; want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// An agent ends the connection of a writer that does not hold the Lease: another key, or none.
 func TestAgentsAnswerTheHolderOnly(t *testing.T) {
 	holder, other := newClient(t), newClient(t)
 	certificate, published := keyOf(t, "node-1")
