@@ -1,0 +1,167 @@
+package netns
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
+	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
+	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
+)
+
+// TestACrowdAtThePortOfAnswers: 80 addresses shake hands as fast as they can, some with certificates of
+// 240 kB that say that they are an agent's. All questions of the writer that holds the Lease are answered,
+// and the API server is asked for no such name.
+func TestACrowdAtThePortOfAnswers(t *testing.T) {
+	o, api := newOtherAgent(t, newCluster(t, 2, "x/web@1"))
+	writer, err := tlskey.SelfSigned("writer-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity := tlskey.Of(writer.Leaf).Identity("writer-0")
+	var asked atomic.Int64
+	stop := serveAPI(t, o.Nodes[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.String(), "aaaa") {
+			asked.Add(1)
+		}
+		if strings.Contains(r.URL.Path, "/leases/") {
+			w.Header().Set("Content-Type", "application/json")
+			lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &identity}}
+			lease.APIVersion, lease.Kind, lease.Name = "coordination.k8s.io/v1", "Lease", tlskey.Lease
+			_ = json.NewEncoder(w).Encode(lease)
+			return
+		}
+		api.ServeHTTP(w, r)
+	}))
+	defer stop()
+	agent := o.startAsker()
+	if _, err := o.Nodes[1].Run(t.Context(), "", "ip", "route", "add", "local", "172.18.0.128/25", "dev", "lo"); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, end := context.WithCancel(t.Context())
+	var crowd sync.WaitGroup
+	defer crowd.Wait()
+	defer end()
+	var connected atomic.Int64
+	long := certificateOfLength(t, 240<<10)
+	for i := range 80 {
+		certificate := o.forged
+		if i%8 == 0 {
+			certificate = long
+		}
+		crowd.Go(func() {
+			for ctx.Err() == nil {
+				if o.shake(ctx, netip.AddrFrom4([4]byte{172, 18, 0, byte(130 + i)}), certificate) {
+					connected.Add(1)
+				}
+			}
+		})
+	}
+	if n := labtest.Until(t, agent, 100, func(m lab.Metrics) float64 { return m.Sum("netpol_http_connections_refused_total") }); n < 100 {
+		t.Errorf("%v connections of the crowd are refused", n)
+	}
+	for i := range 8 {
+		if err := o.askAsWriter(ctx, writer); err != nil {
+			t.Errorf("question %d of the writer: %v", i+1, err)
+		}
+	}
+	end()
+	crowd.Wait()
+	if connected.Load() == 0 || asked.Load() != 0 {
+		t.Errorf("%d connections of the crowd; the API server was asked %d times for a long name", connected.Load(), asked.Load())
+	}
+}
+
+// certificateOfLength returns a certificate that says that it is of an agent of a node with a long name.
+func certificateOfLength(t *testing.T, bytes int) *tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: strings.Repeat("a", bytes), Organization: []string{"kube-network-policies agent"}}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// dialAgent connects from the second node to the agent under test.
+func (o *otherAgent) dialAgent(ctx context.Context, certificate *tls.Certificate, options ...lab.SocketOption) (*tls.Conn, error) {
+	port, err := strconv.ParseUint(agentsPort, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := o.Nodes[1].Dial(ctx, lab.TCP, netip.AddrPortFrom(o.Nodes[0].Addrs[0], uint16(port)), options...)
+	if err != nil {
+		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		err = conn.SetDeadline(deadline)
+	}
+	return tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}}), err
+}
+
+// shake makes a TLS handshake from an address, and waits until the agent closes the connection. It reports
+// whether there was one.
+func (o *otherAgent) shake(ctx context.Context, from netip.Addr, certificate *tls.Certificate) bool {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	conn, err := o.dialAgent(ctx, certificate, func(fd int) error { return unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()}) })
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	context.AfterFunc(ctx, func() { _ = conn.NetConn().Close() })
+	_ = conn.HandshakeContext(ctx)
+	_, _ = io.Copy(io.Discard, conn)
+	return true
+}
+
+// askAsWriter asks the agent under test what is in force.
+func (o *otherAgent) askAsWriter(ctx context.Context, certificate *tls.Certificate) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	conn, err := o.dialAgent(ctx, certificate)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET "+inforce.Path+" HTTP/1.1\r\nHost: agent\r\n\r\n"); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("HTTP status %d", answer.StatusCode)
+	}
+	_, err = inforce.Decode(answer.Body)
+	return err
+}
