@@ -313,8 +313,12 @@ func (c *Cache) Healthy() error {
 // remembered until the kernel has forgotten everything; restart tries that at once. The
 // caller holds writing.
 func (c *Cache) restart(ctx context.Context, err error) {
-	c.metrics.errors.Inc()
-	klog.FromContext(ctx).Error(err, "Remembered verdicts could not be changed; removing all of them")
+	if c.cfg.Alone() {
+		c.metrics.errors.Inc()
+		klog.FromContext(ctx).Error(err, "Remembered verdicts could not be changed; removing all of them")
+	} else {
+		klog.FromContext(ctx).V(2).Info("Another agent has the remembered verdicts", "reason", err.Error())
+	}
 	c.mu.Lock()
 	c.enabled = false
 	clear(c.pending)

@@ -164,3 +164,21 @@ func TestLostNotificationsTriggerVerification(t *testing.T) {
 		}
 	})
 }
+
+// What another agent writes before this one takes over is no external change, as in each rollout.
+func TestWritesOfAnotherAgentAreNoExternalChanges(t *testing.T) {
+	s, _ := newFake(t, nil)
+	s.commits.started()
+	change := func(generation uint32) {
+		s.notified(commit{generation: generation, process: "agent", touched: true, port: 99})
+		mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
+	}
+	change(1)
+	if got := s.externalChanges(byNotification); got != 0 {
+		t.Errorf("%v changes are counted before the table was written", got)
+	}
+	change(100)
+	if got := s.externalChanges(byNotification); got != 1 {
+		t.Errorf("%v changes are counted of a table that is this agent's, want 1", got)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -24,13 +26,50 @@ const (
 // nfgenLen is the length of struct nfgenmsg, which begins each message.
 const nfgenLen = 4
 
-// netlinkKernel reads nftables of this process's network namespace over netlink, with a socket for
-// each request.
-type netlinkKernel struct{}
+// netlinkKernel reads nftables of this process's network namespace over netlink. It keeps one socket, if
+// kept is not nil: a change must not wait for a file descriptor while clients of the agent have all of
+// them.
+type netlinkKernel struct{ kept *keptConn }
 
-// conn opens a socket with the deadline of ctx.
-func (netlinkKernel) conn(ctx context.Context) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+// keptConn is a socket without unread answers.
+type keptConn struct {
+	mu   sync.Mutex
+	conn *netlink.Conn // nil while it is used, and after an error
+}
+
+// take removes and returns the socket, nil if there is none.
+func (k *keptConn) take() *netlink.Conn {
+	if k == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	conn := k.conn
+	k.conn = nil
+	return conn
+}
+
+// release keeps conn, whose requests are answered if err is nil, or closes it.
+func (k netlinkKernel) release(conn *netlink.Conn, err error) {
+	if k.kept == nil || err != nil || conn.SetDeadline(time.Time{}) != nil {
+		conn.Close()
+		return
+	}
+	k.kept.mu.Lock()
+	defer k.kept.mu.Unlock()
+	if k.kept.conn != nil {
+		conn.Close()
+		return
+	}
+	k.kept.conn = conn
+}
+
+// conn returns a socket with the deadline of ctx.
+func (k netlinkKernel) conn(ctx context.Context) (conn *netlink.Conn, err error) {
+	conn = k.kept.take()
+	if conn == nil {
+		conn, err = netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
@@ -129,8 +168,9 @@ func (k netlinkKernel) generation(ctx context.Context) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close()
-	return generation(conn)
+	now, err := generation(conn)
+	k.release(conn, err)
+	return now, err
 }
 
 func generation(conn *netlink.Conn) (uint32, error) {

@@ -70,12 +70,12 @@ func (k netlinkKernel) owners(ctx context.Context) (owners []element, err error)
 // readConsistently calls read, and repeats it if there were commits meanwhile, because a dump of several
 // messages may then miss entries. It accepts the last attempt in any case: the commits that made it
 // outdated are notified. It returns the generation before the accepted attempt.
-func (k netlinkKernel) readConsistently(ctx context.Context, read func(*netlink.Conn) error) (uint32, error) {
+func (k netlinkKernel) readConsistently(ctx context.Context, read func(*netlink.Conn) error) (now uint32, err error) {
 	conn, err := k.conn(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close()
+	defer func() { k.release(conn, err) }()
 	before, err := generation(conn)
 	if err != nil {
 		return 0, err

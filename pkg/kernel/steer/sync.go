@@ -362,9 +362,12 @@ func (s *Steerer) refresh(ctx context.Context, d *desiredState, changes unverifi
 	if !s.setStandby(ctx, b) {
 		return errStandby
 	}
+	if s.expected == nil {
+		return nil // whatever another agent has written is no external change
+	}
 	s.report(ctx, changes)
 	notified := changes.external > 0
-	if s.expected == nil || s.unsure && !notified || o.sameAs(s.expected) {
+	if s.unsure && !notified || o.sameAs(s.expected) {
 		return nil
 	}
 	s.changed, s.flush = true, true
