@@ -234,26 +234,33 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 		return tracked && p.confirmed(), t.skip(3), nil
 	case t.starts("ct direction *"):
 		return tracked && direction == t.at(2), t.skip(3), nil
-	case t.starts("ct mark & * != 0"):
-		n, err := number(t.at(3))
-		return tracked && p.CTMark&n != 0, t.skip(6), err
-	case t.starts("ct mark & * == 0"):
-		n, err := number(t.at(3))
-		return tracked && p.CTMark&n == 0, t.skip(6), err
-	case t.starts("ct mark set ct mark | *"):
-		n, err := number(t.at(6))
-		if tracked {
-			p.CTMark |= n
-		}
-		return tracked, t.skip(7), err // the rule ends for a packet without a connection
-	case t.starts("ct mark set ct mark & *"):
-		n, err := number(t.at(6))
-		if tracked {
-			p.CTMark &= n
-		}
-		return tracked, t.skip(7), err
+	case t.starts("ct mark"):
+		return w.ctMark(t, tracked)
 	}
 	return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
+}
+
+// ctMark evaluates expressions of the connection mark, and statements that set it. A rule ends there for a
+// packet without a connection.
+func (w *walk) ctMark(t tokens, tracked bool) (bool, tokens, error) {
+	if t.starts("ct mark & *") {
+		n, err := number(t.at(3))
+		isSet := w.packet.CTMark&n != 0
+		return tracked && isSet == (t.at(4) == "!="), t.skip(6), err
+	}
+	n, err := number(t.at(6))
+	switch {
+	case t.starts("ct mark set ct mark | *"):
+		n |= w.packet.CTMark
+	case t.starts("ct mark set ct mark & *"):
+		n &= w.packet.CTMark
+	default:
+		return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
+	}
+	if tracked {
+		w.packet.CTMark = n
+	}
+	return tracked, t.skip(7), err
 }
 
 // connectionSource evaluates "ct original ip saddr @set" and the like.
