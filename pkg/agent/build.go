@@ -116,6 +116,7 @@ func (a *agent) newDecisions() (err error) {
 		FailOpen:              a.cfg.FailOpen.NoAgent,
 		FailOpenUnknownPacket: a.cfg.FailOpen.UnknownPacket,
 		Learned:               a.names.learned(),
+		Routes:                a.steering,
 		Why:                   a.names.why(),
 		LogDenied:             a.cfg.LogDenied,
 		Logger:                klog.LoggerWithName(a.logger, "enforce"),

@@ -25,7 +25,7 @@ func (a *agent) block(_ context.Context, c change) {
 	a.blocks = true
 	affected, networks := withRouted(affected, a.enforcer.Interfaces())
 	affected.Closed = closedEnds(c.snapshot)
-	a.blocker.Set(established(c.snapshot, a.names.learned(), a.enforcer.Interfaces), affected)
+	a.blocker.Set(established(c.snapshot, a.names.learned(), a.enforcer.Interfaces, a.steering), affected)
 	if networks {
 		a.blocker.Recheck()
 	}
@@ -133,10 +133,10 @@ func wasHeld(s *policy.Snapshot, d policy.Direction, addr netip.Addr) bool {
 // established returns an evaluator that blocks connections that s denies permanently.
 // interfaces returns the current ones: they do not follow snapshots. Connections that depend on an unknown pod, or on names that may have expired, stay as they
 // are.
-func established(s *policy.Snapshot, learned policy.Learned, interfaces func() *enforce.Interfaces) conntrack.Evaluator {
+func established(s *policy.Snapshot, learned policy.Learned, interfaces func() *enforce.Interfaces, routes policy.Routes) conntrack.Evaluator {
 	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
 	return func(p packet.Packet, toHost bool) conntrack.Verdict {
-		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned}
+		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned, Routes: routes}
 		if !toHost {
 			q.Sender, q.Receiver = interfaces().Ends(p, s)
 		}

@@ -34,7 +34,7 @@ func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 			open: {Namespace: "x", Name: "open"},
 		}),
 		Unknown: policy.Unknown{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Isolating: [2]bool{policy.Ingress: true}},
-	}), nil, noInterfaces)
+	}), nil, noInterfaces, nil)
 	for _, tt := range []struct {
 		src, dst string
 		want     conntrack.Verdict
@@ -113,7 +113,7 @@ func TestEstablishedToHostAndNames(t *testing.T) {
 				Dst:   netip.AddrPortFrom(netip.MustParseAddr(tt.dst), 80),
 				Proto: packet.TCP,
 			}
-			if got := established(s, tt.knows, noInterfaces)(p, tt.toHost); got != tt.want {
+			if got := established(s, tt.knows, noInterfaces, nil)(p, tt.toHost); got != tt.want {
 				t.Errorf("%v, to the node %v, with names %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
 			}
 		})

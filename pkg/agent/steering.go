@@ -34,6 +34,11 @@ func (s *steering) latest() (steered *policy.Snapshot, sandboxes []netip.Addr) {
 	return s.snapshot, s.addrs
 }
 
+// LeadsAway implements policy.Routes.
+func (s *steering) LeadsAway(addr netip.Addr, ranges []netip.Prefix, pods []netip.Addr) bool {
+	return s.sources.links.LeadsAway(addr, ranges, pods)
+}
+
 // followOwners holds packets of addresses that belong to another pod in this snapshot.
 func (s *steering) followOwners(_ context.Context, c change) {
 	if !c.local {

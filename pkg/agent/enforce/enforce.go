@@ -41,6 +41,8 @@ type Config struct {
 	// Learned holds the domain names that pods have resolved. If it is nil, a rule that names
 	// domains matches nothing.
 	Learned policy.Learned
+	// Routes are the routes of the node. Nil knows none.
+	Routes policy.Routes
 	// Why returns why no learned name allows a packet that egress denied at that time, "" if no
 	// name would. It is called for packets that are logged. Nil explains nothing.
 	Why func(s *policy.Snapshot, q policy.Query, at time.Time) string
@@ -182,7 +184,7 @@ func (e *Enforcer) EvaluateOpened(p packet.Packet, toHost bool) (d policy.Decisi
 	if s = e.snapshot.Load(); s == nil {
 		return d, nil, nil
 	}
-	q := policy.Query{Packet: p, ToHost: toHost, Learned: e.cfg.Learned, Defer: true}
+	q := policy.Query{Packet: p, ToHost: toHost, Learned: e.cfg.Learned, Routes: e.cfg.Routes, Defer: true}
 	d, audited := s.EvaluateAudited(q)
 	if audited {
 		if w := s.Audit().Evaluate(q); w.Action != d.Action && w.Wait() == policy.NoWait {
@@ -266,7 +268,7 @@ type evaluation struct {
 // evaluate fills v in place: it is too large to be copied for each packet.
 func (e *Enforcer) evaluate(v *evaluation, p packet.Packet, in *Input, s *policy.Snapshot, senders *Behind, ends *place) {
 	v.eitherWay, v.fleeting = in.eitherWay(p), ends.fleeting
-	v.query = policy.Query{Packet: p, ToHost: in.ToHost, Sender: ends.sender, Receiver: ends.receiver, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
+	v.query = policy.Query{Packet: p, ToHost: in.ToHost, Sender: ends.sender, Receiver: ends.receiver, Learned: e.cfg.Learned, Routes: e.cfg.Routes, Defer: true, AwaitSource: !in.Last}
 	v.decide(s)
 	if len(ends.receivers) > 0 {
 		v.decideForEach(ends.receivers, p, s)
@@ -338,7 +340,7 @@ func (e *Enforcer) conclude(v *evaluation, s *policy.Snapshot, in *Input, auditO
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", *p, "decision", *d)
 	}
-	e.metrics.decision(*d)
+	e.metrics.decided(*d, 1)
 	if v.audited {
 		e.recordAudited(p, d, s, v.query, at)
 	} else {

@@ -291,7 +291,7 @@ func TestMetrics(t *testing.T) {
 	if got, want := counted(t, reg, "netpol_decisions_total"), "egress/default/allow ingress/networkpolicy/allow ingress/networkpolicy/deny"; got != want {
 		t.Errorf("netpol_decisions_total of %q, want %q", got, want)
 	}
-	problems, err := testutil.GatherAndLint(reg, "netpol_decisions_total", "netpol_failure_policy_packets_total", "netpol_late_packets_total", "netpol_names_refused_packets_total")
+	problems, err := testutil.GatherAndLint(reg, "netpol_decisions_total", "netpol_failure_policy_packets_total", "netpol_late_packets_total", "netpol_names_refused_packets_total", "netpol_disputed_packets_total")
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
 	}
@@ -305,7 +305,7 @@ func TestImpossiblePairsHaveNoSeries(t *testing.T) {
 	const pairs = 13 // four protocols, hidden ones among them, and other in two families, two of ICMP, unknown
 	series := map[string]int{"packet_process_time": pairs, "packet_process_duration_microseconds": pairs, "packet_count": 2 * pairs,
 		"netpol_decisions_total": 14, "netpol_failure_policy_packets_total": 7,
-		"netpol_audit_undecided_packets_total": 1, "netpol_late_packets_total": 14, "netpol_names_refused_packets_total": 1}
+		"netpol_audit_undecided_packets_total": 1, "netpol_late_packets_total": 14, "netpol_names_refused_packets_total": 1, "netpol_disputed_packets_total": 2}
 	for _, family := range gather(t, reg) {
 		if got, want := len(family.Metric), series[family.GetName()]; got != want {
 			t.Errorf("%s has %d series, want %d", family.GetName(), got, want)

@@ -212,6 +212,9 @@ func (l *denialLog) log(p packet.Packet, d policy.Decision, s *policy.Snapshot, 
 	default:
 		args = append(args, "policy", d.Policy.String())
 	}
+	if d.Disputed {
+		args = append(args, "disputed", true)
+	}
 	l.logger.Info(l.messages.packet, append(args, more...)...)
 }
 

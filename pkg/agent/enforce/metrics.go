@@ -52,6 +52,7 @@ type metrics struct {
 	late      [len(protocolNames)][len(verdictNames)]prometheus.Counter
 
 	namesRefused prometheus.Counter
+	disputed     [len(verdictNames)]prometheus.Counter
 }
 
 type packetMetrics struct {
@@ -106,7 +107,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "netpol_names_refused_packets_total",
 		Help: "Packets denied because domain names do not match the address: of a pod or node, link-local, or of a metadata service.",
 	})}
-	reg.MustRegister(m, count, decisions, failures, late, m.namesRefused)
+	disputed := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_disputed_packets_total",
+		Help: "First packets whose peer may be one of several pods, because statuses disagree about its address. They are dropped if they are denied for one of these pods.",
+	}, []string{"verdict"})
+	reg.MustRegister(m, count, decisions, failures, late, m.namesRefused, disputed)
+	for v, verdict := range verdictNames {
+		m.disputed[v] = disputed.WithLabelValues(verdict)
+	}
 	for p, protocol := range protocolNames {
 		for v, verdict := range verdictNames {
 			m.late[p][v] = late.WithLabelValues(protocol, verdict)
@@ -183,7 +191,7 @@ func (m *metrics) remembered(c packet.Class, d policy.Decision, packets uint64) 
 		r = Accept
 	}
 	m.packets[protocolLabel(c.Proto)][family(c.Src)].count[r].Add(float64(packets))
-	m.decisions[d.Action][d.Tier][d.Direction].Add(float64(packets))
+	m.decided(d, float64(packets))
 }
 
 // verdictLabel returns the index of the verdict of r.
@@ -197,8 +205,17 @@ func verdictLabel(r Result) Result {
 	return r
 }
 
-func (m *metrics) decision(d policy.Decision) {
-	m.decisions[d.Action][d.Tier][d.Direction].Inc()
+// decided counts packets that were decided as d.
+func (m *metrics) decided(d policy.Decision, packets float64) {
+	m.decisions[d.Action][d.Tier][d.Direction].Add(packets)
+	if !d.Disputed {
+		return
+	}
+	verdict := Drop
+	if d.Allowed() {
+		verdict = Accept
+	}
+	m.disputed[verdict].Add(packets)
 }
 
 // failure counts a packet to which a failure policy applies, and returns the result.

@@ -15,11 +15,11 @@ const conflictLogRate, conflictLogBurst = 1, 20
 // conflictMessages say what the agent does about a conflict.
 var conflictMessages = map[clusterstate.ConflictKind]string{
 	clusterstate.LocalPod:    "Pod of this node shares an address with another pod, which does not get it here",
-	clusterstate.OtherPod:    "Pods of two other nodes share an address, and neither gets it here",
-	clusterstate.PodRange:    "Status of a pod has an address in the pod range of another node, and does not get it here",
-	clusterstate.NodeAddress: "Status of a pod has the address of another node, and does not get it here",
-	clusterstate.Outside:     "Status of a pod has an address outside of all pod ranges, unlike the pods of other nodes, and does not get it here",
-	clusterstate.NodeStatus:  "Status of a Node has an address that is a pod's or in the pod range of another node, and does not get it here",
+	clusterstate.OtherPod:    "Pods of two other nodes share an address, and what is denied to one is denied to both here",
+	clusterstate.PodRange:    "Status of a pod has an address of a pod that is in the pod range of its node, and does not get it here",
+	clusterstate.OwnRange:    "Status of a pod of another node has an address in the pod range of this node, and gets it only if a route leads there",
+	clusterstate.NodeAddress: "Status of a pod has the address of another node, and gets no right by it here",
+	clusterstate.NodeStatus:  "Status of a Node has an address that is a pod's or in the pod range of another node",
 }
 
 // reportConflicts counts address conflicts, and logs new ones.
@@ -41,12 +41,17 @@ func (c *Cache) reportConflicts(ctx context.Context) {
 	c.conflicts = now
 }
 
-// AddressConflicts returns how many addresses are claimed by a status but belong to another
-// pod or node.
-func (c *Cache) AddressConflicts() int {
+// AddressConflicts returns how many conflicts about addresses there are. A claim to an address in the
+// range of this node, which none of its pods has, is none: network plugins need not use ranges.
+func (c *Cache) AddressConflicts() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.view.Conflicts())
+	for _, conflict := range c.view.Conflicts() {
+		if conflict.Kind != clusterstate.OwnRange {
+			n++
+		}
+	}
+	return n
 }
 
 // reportOrder reports pods with sandboxes in a wrong order.

@@ -56,7 +56,7 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 	}
 	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "netpol_address_conflicts",
-		Help: "Addresses that a status claims and that are another's. A pod claims that of another pod (local_pod, other_pod), of another node's range, of a Node, or one outside of all ranges; a Node claims that of a pod (node_status).",
+		Help: "Addresses that a status claims and that are another's, or may be. A pod claims that of another pod (local_pod, other_pod, pod_range: a pod in its node's range), one in this node's range (own_range), or that of a Node; a Node claims that of a pod of this node, or one in the range of another.",
 	}, byKind)
 	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.source, m.served, m.watchErrors, m.changes, m.ignored, m.conflicts)
 	m.setConflicts(nil)

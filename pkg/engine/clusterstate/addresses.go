@@ -1,7 +1,7 @@
 package clusterstate
 
 import (
-	"iter"
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -18,15 +18,23 @@ type addresses struct {
 	node            string
 	awaitNamespaces bool // see Config
 
+	partial bool // some pods of other nodes may not be known
+
 	owners policy.Endpoints
 	edit   *policy.EndpointsEdit // nil while nothing changes
-	// contested holds the claims to addresses that have several claims, or a claim but no owner.
+	// contested holds the claims to addresses that do not simply belong to their only claimant.
 	contested map[netip.Addr][]*compile.Pod
 	// unknown are the addresses that a pod of this node has or had, but no known pod owns: any pod
 	// of this node may have them.
 	unknown map[netip.Addr]bool
+	// strays are the addresses in ranges of other nodes that pods elsewhere claim. strayed is set
+	// when the first one appears or the last one is gone.
+	strays  map[netip.Addr]bool
+	strayed bool
 	settled bool // the claims to a contested or node address were settled since this was reset
-	homes   homes
+	// rehosted is set if the claims to the address of a Node were settled since this was reset.
+	rehosted bool
+	homes    homes
 
 	// occupied counts the addresses with an owner in each prefix of forwarded packets, nil
 	// while they are not counted.
@@ -36,45 +44,43 @@ type addresses struct {
 
 func newAddresses(cfg Config) addresses {
 	return addresses{
-		node: cfg.ownNode(), awaitNamespaces: cfg.AwaitNamespaces,
-		contested: map[netip.Addr][]*compile.Pod{}, unknown: map[netip.Addr]bool{}, homes: newHomes(cfg.ownNode()),
+		node: cfg.ownNode(), awaitNamespaces: cfg.AwaitNamespaces, partial: cfg.Partial,
+		contested: map[netip.Addr][]*compile.Pod{}, unknown: map[netip.Addr]bool{}, strays: map[netip.Addr]bool{}, homes: newHomes(cfg.ownNode()),
 	}
 }
 
-// rank is the evidence for a claim. Among the claims to one address, the lowest rank takes
-// precedence.
+// rank is the evidence for a claim, the nearest first.
 type rank uint8
 
 const (
 	bySandbox rank = iota // the node has made a sandbox with the address for the pod
 	byStatus              // the status of a pod of this node has it and no sandbox contradicts
-	elsewhere             // the status of a pod of another node has it
+	atHome                // the status of a pod of another node has it, and a range of that node
+	outside               // the status of a pod of another node has it
 	byReport              // the agent of another node reports it of a pod without a status
 	outdated              // the status of a pod of this node has it but a sandbox contradicts
-	misplaced             // the status of a pod of another node has it, but it is not at home on that node
+	nowhere               // no node runs the pod
 )
 
-// rank returns the rank of p's claim to addr.
+// rank returns the rank of p's claim to addr. With AllNodes all claims are equal.
 func (a *addresses) rank(p *compile.Pod, addr netip.Addr) rank {
 	switch {
-	case a.misplaces(p, addr):
-		return misplaced
-	case !a.isLocal(p) && slices.Contains(p.Addrs, addr):
-		return elsewhere
-	case !a.isLocal(p):
+	case a.node == "":
+		return atHome
+	case p.Node == "":
+		return nowhere
+	case p.Node != a.node && !slices.Contains(p.Addrs, addr):
 		return byReport
+	case p.Node != a.node && a.homes.isHome(p.Node, addr):
+		return atHome
+	case p.Node != a.node:
+		return outside
 	case slices.Contains(p.Announced, addr):
 		return bySandbox
 	case slices.Contains(p.Outdated, addr):
 		return outdated
 	}
 	return byStatus
-}
-
-// misplaces reports whether p is a pod of another node and addr is not at home there (NP-62). With
-// AllNodes no address is misplaced.
-func (a *addresses) misplaces(p *compile.Pod, addr netip.Addr) bool {
-	return a.node != "" && p.Node != a.node && (p.Node == "" || !a.homes.mayHavePod(p.Node, addr))
 }
 
 // isLocal reports whether p is a pod of this node.
@@ -121,11 +127,9 @@ func (a *addresses) replace(old, now *compile.Pod, pod func(*policy.Endpoint) *c
 	var before, after []netip.Addr
 	if old != nil {
 		before = a.claims(old)
-		a.homes.count(old.Node, before, -1)
 	}
 	if now != nil {
 		after = a.claims(now)
-		a.homes.count(now.Node, after, +1)
 	}
 	for _, addr := range before {
 		if !slices.Contains(after, addr) {
@@ -150,36 +154,115 @@ func (a *addresses) claimsExcept(addr netip.Addr, p *compile.Pod, pod func(*poli
 
 // settle gives addr to the best of its claims (NP-51).
 func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
-	best, before := a.first(addr, claims), a.occupies(addr)
-	var owner *policy.Endpoint
-	if best != nil && !a.withholds(best) && a.rank(best, addr) < outdated && !a.disputed(addr, best, claims) {
-		owner = &best.Endpoint
-	}
-	if best != nil && owner == nil && a.isLocal(best) {
+	first, occupied := a.first(addr, claims), a.occupies(addr)
+	owner := a.resolve(addr, first, claims)
+	if first != nil && owner == nil && a.isLocal(first) {
 		a.unknown[addr] = true
 	} else {
 		delete(a.unknown, addr)
 	}
-	if len(claims) > 1 || len(claims) > 0 && owner == nil {
-		a.contested[addr], a.settled = claims, true
-	} else if a.contested[addr] != nil {
+	simple := owner == nil && len(claims) == 0 || len(claims) == 1 && owner == &claims[0].Endpoint
+	switch {
+	case !simple:
+		a.contested[addr], a.settled = slices.Grow(claims, 1), true // never nil
+	case a.contested[addr] != nil:
 		delete(a.contested, addr)
 		a.settled = true
 	}
-	a.settled = a.settled || a.homes.hosts[addr] != nil
-	a.countOccupied(addr, before, owner != nil || a.unknown[addr])
+	a.noteStray(addr, first)
+	if a.homes.hosts[addr] != nil {
+		a.settled, a.rehosted = true, true
+	}
+	a.countOccupied(addr, occupied, owner != nil || a.unknown[addr])
 	a.change().Set(addr, owner)
+}
+
+// resolve returns the pod that has addr, or a dispute: nil if there is none. first is the best of
+// claims.
+func (a *addresses) resolve(addr netip.Addr, first *compile.Pod, claims []*compile.Pod) *policy.Endpoint {
+	switch {
+	case first == nil || a.rank(first, addr) == nowhere:
+		return a.share(addr, policy.Dispute{Here: a.homes.isOwn(addr), NoPod: true, NoHost: a.homes.isForeignHost(addr)})
+	case a.withholds(first) || a.rank(first, addr) == outdated:
+		return nil
+	case a.node == "" || a.isLocal(first):
+		return &first.Endpoint
+	case a.strayRank(addr, first) && a.partial:
+		return unlisted
+	}
+	return a.share(addr, a.dispute(addr, first, claims))
+}
+
+// unlisted stands for a pod of another node at an address where a pod that is not listed may be at
+// home.
+var unlisted = &policy.Endpoint{Doubtful: true}
+
+// dispute returns who may have addr, to which first, a pod of another node, has the best claim.
+func (a *addresses) dispute(addr netip.Addr, first *compile.Pod, claims []*compile.Pod) policy.Dispute {
+	d := policy.Dispute{Here: a.homes.isOwn(addr)}
+	for _, p := range claims {
+		if !a.counts(addr, p, first, claims) {
+			continue
+		}
+		d.Pods = append(d.Pods, &p.Endpoint)
+		if a.rank(first, addr) != atHome && a.homes.hasOtherHost(p.Node, addr) {
+			d.NoPod, d.NoHost = true, a.homes.isForeignHost(addr)
+		}
+	}
+	slices.SortFunc(d.Pods, func(p, o *policy.Endpoint) int {
+		return cmp.Or(cmp.Compare(p.Namespace, o.Namespace), cmp.Compare(p.Name, o.Name))
+	})
+	return d
+}
+
+// counts reports whether p may have addr, to which first, a pod of another node, has the best claim.
+// A pod at home contradicts the claims of other nodes with ranges; the kubelet of a node without
+// could write one, so their claims are as good. A report counts without any status. Of the pods of one
+// node only the first counts.
+func (a *addresses) counts(addr netip.Addr, p, first *compile.Pod, claims []*compile.Pod) bool {
+	switch rank, best := a.rank(p, addr), a.rank(first, addr); {
+	case rank > byReport, rank == byReport && best != byReport:
+		return false
+	case rank == outside && best == atHome && a.homes.hasRange(p.Node, addr):
+		return false
+	}
+	return !slices.ContainsFunc(claims, func(o *compile.Pod) bool { return o != p && o.Node == p.Node && a.goesBefore(addr, o, p) })
+}
+
+// share returns the endpoint for d: the only pod that may have addr, nil if there is none.
+func (a *addresses) share(addr netip.Addr, d policy.Dispute) *policy.Endpoint {
+	at := a.at(addr)
+	switch {
+	case len(d.Pods) == 0 && !d.NoHost:
+		return nil
+	case len(d.Pods) == 1 && !d.NoPod && !d.Here:
+		return d.Pods[0]
+	case at != nil && at.Dispute != nil && at.Dispute.Equal(&d):
+		return at // so that it has not changed for snapshots
+	}
+	return &policy.Endpoint{Dispute: &d}
+}
+
+// strayRank reports whether first, the best claimant of addr, is a pod outside of its node's ranges
+// in the range of another node than this one.
+func (a *addresses) strayRank(addr netip.Addr, first *compile.Pod) bool {
+	return first != nil && a.rank(first, addr) == outside && !a.homes.isOwn(addr) && len(a.homes.rangeOf(addr)) > 0
+}
+
+// noteStray records whether addr is one of strays. first is its best claimant.
+func (a *addresses) noteStray(addr netip.Addr, first *compile.Pod) {
+	had := len(a.strays) > 0
+	if a.strayRank(addr, first) {
+		a.strays[addr] = true
+	} else {
+		delete(a.strays, addr)
+	}
+	a.strayed = a.strayed || had != (len(a.strays) > 0)
 }
 
 // settleAll settles addresses again if their homes may have changed, and reports whether that was
 // necessary.
-func (a *addresses) settleAll(pods iter.Seq[*compile.Pod], pod func(*policy.Endpoint) *compile.Pod) bool {
-	if a.homes.recount {
-		a.homes.forget()
-		for p := range pods {
-			a.homes.count(p.Node, a.claims(p), +1)
-		}
-	}
+func (a *addresses) settleAll(pod func(*policy.Endpoint) *compile.Pod) bool {
 	if !a.homes.changed {
 		return false
 	}
@@ -187,7 +270,12 @@ func (a *addresses) settleAll(pods iter.Seq[*compile.Pod], pod func(*policy.Endp
 	unsettled := slices.Collect(maps.Keys(a.contested))
 	owners := a.current()
 	for addr, owner := range owners.All() {
-		if a.contested[addr] == nil && a.rank(pod(owner), addr) == misplaced {
+		if a.contested[addr] == nil && a.mayChange(pod(owner), addr) {
+			unsettled = append(unsettled, addr)
+		}
+	}
+	for addr := range a.homes.hosts {
+		if a.contested[addr] == nil && owners.At(addr) == nil && a.homes.isForeignHost(addr) {
 			unsettled = append(unsettled, addr)
 		}
 	}
@@ -195,6 +283,11 @@ func (a *addresses) settleAll(pods iter.Seq[*compile.Pod], pod func(*policy.Endp
 		a.settle(addr, a.claimsExcept(addr, nil, pod))
 	}
 	return true
+}
+
+// mayChange reports whether addr, which belongs to its only claimant p, may have become uncertain.
+func (a *addresses) mayChange(p *compile.Pod, addr netip.Addr) bool {
+	return !a.isLocal(p) && (a.homes.isOwn(addr) || a.homes.hasOtherHost(p.Node, addr) || a.strayRank(addr, p) != a.strays[addr])
 }
 
 // occupies reports whether a pod has addr or may have it.
@@ -208,19 +301,6 @@ func (a *addresses) first(addr netip.Addr, claims []*compile.Pod) (best *compile
 		}
 	}
 	return best
-}
-
-// disputed reports whether best, the first claimant, is a pod of another node and a pod of a third
-// node has an equal claim to addr. Then neither gets it, because this node cannot tell which of
-// them has it.
-func (a *addresses) disputed(addr netip.Addr, best *compile.Pod, claims []*compile.Pod) bool {
-	return a.rank(best, addr) == elsewhere && slices.ContainsFunc(claims, func(p *compile.Pod) bool { return a.disputes(addr, best, p) })
-}
-
-// disputes reports whether p is a pod with such an equal claim. With AllNodes there are no
-// disputes.
-func (a *addresses) disputes(addr netip.Addr, best, p *compile.Pod) bool {
-	return a.node != "" && p.Node != best.Node && !best.Terminating && !p.Terminating && a.rank(p, addr) == elsewhere
 }
 
 // goesBefore reports whether p's claim to addr takes precedence over that of o.

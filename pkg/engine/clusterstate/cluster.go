@@ -88,6 +88,7 @@ type Cluster struct {
 	// needs them, and after a node has changed.
 	podRanges *policy.PodRanges
 	hosts     map[netip.Addr]*policy.Host
+	hosted    map[netip.Addr][]string // the names of the nodes in hosts
 	own       *policy.Host
 }
 
@@ -217,9 +218,11 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 	if c.unannounced {
 		c.announce()
 	}
-	if c.addresses.settleAll(c.Pods(), c.podOf) {
+	if c.addresses.settleAll(c.podOf) {
 		c.derived, c.podRanges, c.hosts = nil, nil, nil
 	}
+	c.checkHosts()
+	c.checkStrays()
 	c.updateChains()
 	if c.derived == nil || c.addresses.occupancyChanged {
 		c.derived = c.derive()

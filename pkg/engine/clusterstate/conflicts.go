@@ -14,25 +14,25 @@ type ConflictKind string
 const (
 	// LocalPod is the address of a pod of this node that another pod claims as well.
 	LocalPod ConflictKind = "local_pod"
-	// OtherPod is the address of a pod of another node that a pod of a third node claims as well.
-	// Neither pod gets it.
+	// OtherPod is the address of a pod of another node that a pod of a third node claims as well, and
+	// nothing tells which of them has it.
 	OtherPod ConflictKind = "other_pod"
-	// PodRange is an address in the pod range of a node that a pod of another node claims.
+	// PodRange is the address of a pod in its node's range that a pod of another node claims.
 	PodRange ConflictKind = "pod_range"
+	// OwnRange is an address in a range of this node that a pod of another node claims, and no pod of
+	// this node has.
+	OwnRange ConflictKind = "own_range"
 	// NodeAddress is the address of a Node that a pod of another node claims.
 	NodeAddress ConflictKind = "node_address"
-	// Outside is an address of a pod outside of all pod ranges, while the pods of all other nodes
-	// have addresses in the ranges.
-	Outside ConflictKind = "outside"
 	// NodeStatus is an address in the status of a Node that belongs to a pod of this node or is in
 	// the pod range of another node.
 	NodeStatus ConflictKind = "node_status"
 )
 
 // ConflictKinds are all kinds.
-var ConflictKinds = []ConflictKind{LocalPod, OtherPod, PodRange, NodeAddress, Outside, NodeStatus}
+var ConflictKinds = []ConflictKind{LocalPod, OtherPod, PodRange, OwnRange, NodeAddress, NodeStatus}
 
-// Conflict is an address in a status that, as far as is known, belongs to another pod or node. The
+// Conflict is an address in a status that belongs to another pod or node, or may belong to one. The
 // claiming pod is not terminating.
 type Conflict struct {
 	Kind ConflictKind
@@ -40,8 +40,7 @@ type Conflict struct {
 	// Pod, "namespace/name", takes precedence. It may be empty. Node runs the pod or has the
 	// address or its range.
 	Pod, Node string
-	// Other is the pod that claims the address and does not get it. It is empty if OtherNode itself
-	// claims it.
+	// Other is the pod that claims the address, too. It is empty if OtherNode itself does.
 	Other, OtherNode string
 }
 
@@ -52,8 +51,13 @@ func (a *addresses) conflicts(nodes map[string]*compile.Node, pod func(netip.Add
 		first := a.first(addr, claims)
 		for _, p := range claims {
 			if kind := a.conflict(addr, first, p); kind != "" {
-				c := Conflict{Kind: kind, Addr: addr, Node: a.homes.homeExcept(addr, p.Node), Other: p.Endpoint.String(), OtherNode: p.Node}
-				if a.rank(first, addr) != misplaced {
+				c := Conflict{Kind: kind, Addr: addr, Other: p.Endpoint.String(), OtherNode: p.Node}
+				switch kind {
+				case NodeAddress:
+					c.Node = except(a.homes.hosts[addr], p.Node)
+				case OwnRange:
+					c.Node = a.node
+				default:
 					c.Pod, c.Node = first.Endpoint.String(), first.Node
 				}
 				all = append(all, c)
@@ -66,8 +70,8 @@ func (a *addresses) conflicts(nodes map[string]*compile.Node, pod func(netip.Add
 			if p := pod(addr); p != nil && a.isLocal(p) && p.Node != n.Name {
 				c.Pod, c.Node = p.Endpoint.String(), p.Node
 				all = append(all, c)
-			} else if !a.homes.mayBe(n.Name, addr) {
-				c.Node = a.homes.homeExcept(addr, n.Name)
+			} else if a.homes.isForeign(n.Name, addr) {
+				c.Node = except(a.homes.rangeOf(addr), n.Name)
 				all = append(all, c)
 			}
 		}
@@ -81,31 +85,25 @@ func (a *addresses) conflicts(nodes map[string]*compile.Node, pod func(netip.Add
 // conflict returns the kind of conflict between p's claim to addr and that of first, which takes
 // precedence. It is empty if there is none.
 func (a *addresses) conflict(addr netip.Addr, first, p *compile.Pod) ConflictKind {
-	switch rank := a.rank(p, addr); {
-	case p.Terminating || rank == outdated || p.Node == "":
+	rank, best := a.rank(p, addr), a.rank(first, addr)
+	switch {
+	case p.Terminating || rank >= byReport:
 	case p != first && a.isLocal(first) && !first.Terminating:
 		return LocalPod
-	case rank == misplaced && len(a.homes.rangeOf(addr)) > 0:
-		return PodRange
-	case rank == misplaced && len(a.homes.hosts[addr]) > 0:
+	case a.isLocal(p) || a.isLocal(first):
+	case best != atHome && a.homes.hasOtherHost(p.Node, addr):
 		return NodeAddress
-	case rank == misplaced:
-		return Outside
-	case a.disputes(addr, first, p):
+	case p.Node != first.Node && best < rank && a.homes.hasRange(p.Node, addr):
+		return PodRange
+	case p.Node != first.Node && !first.Terminating:
 		return OtherPod
+	case p == first && a.homes.isOwn(addr):
+		return OwnRange
 	}
 	return ""
 }
 
-// homeExcept returns a node other than one on which addr is at home, empty if there is none.
-func (h *homes) homeExcept(addr netip.Addr, one string) string {
-	nodes := h.rangeOf(addr)
-	if len(nodes) == 0 {
-		nodes = slices.Clone(h.hosts[addr])
-	}
-	nodes = slices.DeleteFunc(nodes, func(n string) bool { return n == one })
-	if len(nodes) == 0 {
-		return ""
-	}
-	return slices.Min(nodes)
+// except returns the first of nodes in alphabetical order other than one, which must exist.
+func except(nodes []string, one string) string {
+	return slices.Min(slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == one }))
 }

@@ -60,6 +60,9 @@ func (c *Cluster) SetListed(listed []PodSet) bool {
 		return false
 	}
 	c.interest.listed, c.interest.covers = slices.Clone(listed), map[PodSet]bool{}
+	if partial := c.cfg.Partial && !c.interest.covered(PodSet{}); partial != c.addresses.partial {
+		c.addresses.partial, c.addresses.homes.changed = partial, true
+	}
 	c.markInterest()
 	return true
 }
@@ -108,7 +111,7 @@ func (i *interest) covered(need PodSet) bool {
 // nil.
 func (c *Cluster) needsOf(p *compile.Pod, chain *policy.Chain, d policy.Direction) []PodSet {
 	switch {
-	case c.strays(p), c.waitsForAny(p):
+	case c.strays(p), c.waitsForAny(p), len(c.addresses.strays) > 0:
 		return []PodSet{{}}
 	case chain == nil:
 		return nil
@@ -122,6 +125,16 @@ func (c *Cluster) needsOf(p *compile.Pod, chain *policy.Chain, d policy.Directio
 		c.interest.chainNeeds[chain] = sets
 	}
 	return sets
+}
+
+// checkStrays makes all pods needed while a pod of another node has an address in the range of a third
+// one: a pod there contradicts it.
+func (c *Cluster) checkStrays() {
+	if c.addresses.strayed {
+		c.interest.needs = nil
+		c.markInterest()
+	}
+	c.addresses.strayed = false
 }
 
 // strays reports whether p, a pod of this node, has an address outside of the node's ranges. Then

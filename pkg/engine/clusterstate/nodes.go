@@ -65,16 +65,25 @@ func (c *Cluster) allPodRanges() *policy.PodRanges {
 	if c.podRanges == nil {
 		var nodes []netip.Addr
 		for _, n := range c.nodes {
-			nodes = append(nodes, c.addressesOf(n)...)
+			nodes = append(nodes, slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return c.addresses.homes.isForeign(n.Name, a) })...)
 		}
 		c.podRanges = policy.NewPodRanges(c.rangesOf(func(string) bool { return true }), nodes)
 	}
 	return c.podRanges
 }
 
-// addressesOf returns the addresses in the status of a node that may be its own.
-func (c *Cluster) addressesOf(n *compile.Node) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return !c.addresses.homes.mayBe(n.Name, a) })
+// nodesAt returns the nodes behind each address of a node: those whose status has it, unless a pod of
+// another node is at home there, or a node with a range that has it says so, too (NP-64).
+func (c *Cluster) nodesAt() map[netip.Addr][]string {
+	at := make(map[netip.Addr][]string, len(c.nodes))
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		for _, addr := range c.nodes[name].Addrs {
+			if p := c.podAt(addr); c.addresses.homes.mayBe(name, addr) && (p == nil || p.Node == name || !c.addresses.homes.isHome(p.Node, addr)) {
+				at[addr] = append(at[addr], name)
+			}
+		}
+	}
+	return at
 }
 
 // allHosts returns the nodes behind each address of a node. Cache entries refer to these pointers,
@@ -83,18 +92,23 @@ func (c *Cluster) allHosts() map[netip.Addr]*policy.Host {
 	if c.hosts != nil {
 		return c.hosts
 	}
-	hosts := make(map[netip.Addr]*policy.Host, len(c.nodes))
-	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
-		n := c.nodes[name]
-		for _, addr := range c.addressesOf(n) {
-			if hosts[addr] == nil {
-				hosts[addr] = &policy.Host{}
-			}
-			*hosts[addr] = append(*hosts[addr], n.Labels)
+	c.hosted = c.nodesAt()
+	c.hosts = make(map[netip.Addr]*policy.Host, len(c.hosted))
+	for addr, names := range c.hosted {
+		c.hosts[addr] = &policy.Host{}
+		for _, name := range names {
+			*c.hosts[addr] = append(*c.hosts[addr], c.nodes[name].Labels)
 		}
 	}
-	c.hosts = hosts
-	return hosts
+	return c.hosts
+}
+
+// checkHosts drops the nodes behind addresses if pods at home have changed them.
+func (c *Cluster) checkHosts() {
+	if c.addresses.rehosted && c.hosts != nil && !maps.EqualFunc(c.hosted, c.nodesAt(), slices.Equal) {
+		c.derived, c.hosts = nil, nil
+	}
+	c.addresses.rehosted = false
 }
 
 // ownHost returns the enforcing node, nil if it is not known. Cache entries refer to this pointer,

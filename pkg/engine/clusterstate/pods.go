@@ -186,9 +186,9 @@ func (c *Cluster) podOf(e *policy.Endpoint) *compile.Pod {
 	return c.pod(podKey{e.Namespace, e.Name})
 }
 
-// podAt returns the pod with that address, nil if there is none.
+// podAt returns the pod with that address, nil if there is none or it is not certain.
 func (c *Cluster) podAt(addr netip.Addr) *compile.Pod {
-	if e := c.addresses.at(addr); e != nil {
+	if e := c.addresses.at(addr); e != nil && e.Dispute == nil && e != unlisted {
 		return c.podOf(e)
 	}
 	return nil

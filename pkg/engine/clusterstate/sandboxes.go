@@ -51,10 +51,9 @@ func (c *Cluster) announce() (changed bool) {
 }
 
 // SetSandboxesOf replaces the sandboxes of another node, newest first, as the agent there reports them.
-// It reports whether verdicts may change. What it says counts no more than a status would that the
-// node's kubelet writes: the pod has to be known, to have that UID and to run on that node, and the
-// address must not be at home on another one (NP-62). It counts less where statuses say something: the
-// pod's own has no address yet, and no other has this one.
+// It reports whether verdicts may change. The pod has to be known, to have that UID and to run on that
+// node. A report counts less than a status: the pod's own has no address yet, no other has this one, and
+// it is not in the range of another node or the address of one.
 func (c *Cluster) SetSandboxesOf(node string, newestFirst []Sandbox) (changed bool) {
 	before := c.reports[node]
 	now := make(map[podKey]Sandbox, len(newestFirst))
@@ -102,21 +101,27 @@ func (c *Cluster) reportedAddresses(p *compile.Pod) []netip.Addr {
 	if !reported || s.UID != p.UID || !p.OwnNetwork || len(p.Addrs) > 0 || c.cfg.enforces(p.Node) {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(s.Addrs), func(a netip.Addr) bool { return !c.addresses.homes.mayHavePod(p.Node, a) })
+	homes := &c.addresses.homes
+	return slices.DeleteFunc(slices.Clone(s.Addrs), func(a netip.Addr) bool { return homes.isForeign(p.Node, a) || homes.hasOtherHost(p.Node, a) })
 }
 
 // NodesAt returns the other nodes that may have a new pod at addr: those with a pod range that contains
-// it, or else those with a pod that has no address yet.
+// it. If none of these has a pod without an address, they are those with such a pod as well.
 func (c *Cluster) NodesAt(addr netip.Addr) []string {
+	if c.addresses.homes.isOwn(addr) {
+		return nil
+	}
 	nodes := c.addresses.homes.rangeOf(addr)
-	if len(nodes) == 0 {
-		for key := range c.newcomers {
-			if node := c.pod(key).Node; !slices.Contains(nodes, node) && c.addresses.homes.mayHavePod(node, addr) {
-				nodes = append(nodes, node)
-			}
+	var more []string
+	for key := range c.newcomers {
+		switch node := c.pod(key).Node; {
+		case slices.Contains(nodes, node):
+			return nodes
+		case !slices.Contains(more, node):
+			more = append(more, node)
 		}
 	}
-	return slices.DeleteFunc(nodes, c.cfg.enforces)
+	return append(nodes, more...)
 }
 
 // standing is how well it is known that a sandbox exists.

@@ -24,7 +24,7 @@ func TestTwoPodsOfOneAddress(t *testing.T) {
 		more                string // added to the policies of x/b
 		wantAll, wantNeeded bool   // whether x/a lets in packets from addr
 	}{
-		{name: "rules name both", namespace: "y", node: "n3"},
+		{name: "rules name both", namespace: "y", node: "n3", wantAll: true, wantNeeded: true},
 		{name: "rules name both, which are of one node", namespace: "y", node: "n2", wantAll: true, wantNeeded: true},
 		{name: "rules name the older one", namespace: "z", node: "n3", wantAll: false, wantNeeded: true},
 		{name: "the older one has ended", namespace: "z", node: "n3", ended: true},

@@ -38,11 +38,11 @@ func (s *Snapshot) auditAgrees(q Query, d Decision) bool {
 }
 
 func (s *Snapshot) lasting(q Query, d Decision) bool {
-	if q.ToHost || d.Wait() != NoWait {
+	if q.ToHost || d.Wait() != NoWait || s.dependsOnRoutes(&q.Packet) {
 		return false
 	}
 	var src end
-	s.find(&src, q.Packet.Src.Addr(), q.Sender)
+	s.find(&src, q.Packet.Src.Addr(), q.Sender, nil)
 	if src.endpoint == nil {
 		// A pod of another node may be created with this address.
 		q.AwaitSource, q.anyNewcomer = true, true

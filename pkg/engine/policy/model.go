@@ -1,6 +1,9 @@
 package policy
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // FirstID is the lowest ID of a pod. 0 means no pod; packages that store IDs may give the other
 // lower numbers a meaning.
@@ -35,6 +38,8 @@ type Endpoint struct {
 	// Doubtful is set for a pod of another node that has left its watch, because it was deleted or
 	// its labels changed. It is treated as not listed yet.
 	Doubtful bool
+	// Dispute is set for an address whose pod is not certain. Then no other field is set.
+	Dispute *Dispute
 	// Rejects is set if packets that policies of the pod deny are answered. It does not affect
 	// decisions.
 	Rejects bool
@@ -56,6 +61,24 @@ func (e *Endpoint) chain(d Direction) *Chain {
 		return e.Ingress
 	}
 	return e.Egress
+}
+
+// Dispute is who may have an address about which the evidence disagrees. A packet is decided as for
+// each of them, and denied if it is denied for one.
+type Dispute struct {
+	// Pods are pods of other nodes, each with a claim that nothing nearer contradicts.
+	Pods []*Endpoint
+	// NoPod is set if the address may be a Node's and no pod's, NoHost if it may be no Node's
+	// although the status of one has it.
+	NoPod, NoHost bool
+	// Here is set if a new pod of this node may have the address, unless the node routes it to
+	// another one (Query.Routes).
+	Here bool
+}
+
+// Equal reports whether d and o are about the same pods.
+func (d *Dispute) Equal(o *Dispute) bool {
+	return slices.Equal(d.Pods, o.Pods) && d.NoPod == o.NoPod && d.NoHost == o.NoHost && d.Here == o.Here
 }
 
 // Model is what a snapshot is made of.

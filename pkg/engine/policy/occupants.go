@@ -1,6 +1,10 @@
 package policy
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+)
 
 // end is the source or the destination of a packet.
 type end struct {
@@ -8,6 +12,86 @@ type end struct {
 	pod      netip.Addr // the address of the pod: addr, or that of the pod behind the interface
 	endpoint *Endpoint  // nil if pod is no known pod's
 	who      occupants  // who may be at addr if endpoint is nil, for any subject: unlisted, or noPod
+	dispute  *Dispute   // set if it is not certain which pod is at addr; endpoint is nil then
+	here     bool       // with dispute, a new pod of this node may be at addr
+	noHost   bool       // addr counts as no node's
+}
+
+// findDisputed fills in e for an address in dispute.
+func (s *Snapshot) findDisputed(e *end, d *Dispute, routes Routes) {
+	e.here = d.Here && (routes == nil || !routes.LeadsAway(e.addr, s.m.Ranges, s.m.Local.all))
+	if !e.here && !d.NoPod && !d.NoHost && len(d.Pods) == 1 {
+		e.setPod(d.Pods[0])
+		return
+	}
+	e.dispute = d
+}
+
+// isElsewhere reports whether only pods of other nodes, or a Node, may be at e.
+func (e *end) isElsewhere() bool { return e.dispute != nil && !e.here }
+
+// evaluateDisputed decides as for each pod that the peer may be, or none. The first denial counts,
+// or else the first decision that waits.
+func (s *Snapshot) evaluateDisputed(d Direction, q *Query, src, dst *end) (worst Decision) {
+	peer := *d.peer(src, dst)
+	from, to := src, &peer
+	if d == Ingress {
+		from, to = &peer, dst
+	}
+	dispute, first := peer.dispute, true
+	peer.dispute = nil
+	for _, noHost := range [...]bool{false, true} {
+		if noHost && !dispute.NoHost {
+			break
+		}
+		peer.noHost = noHost
+		for i := range len(dispute.Pods) + 1 {
+			if !s.occupy(&peer, dispute, i, d) {
+				continue
+			}
+			if o := s.evaluateOne(d, q, from, to); first || worst.severity() < o.severity() {
+				worst, first = o, false
+			}
+		}
+	}
+	worst.Disputed = true
+	return worst
+}
+
+// occupy puts pod i of the dispute at e, or no known pod after the last one. It returns false if that
+// is not possible.
+func (s *Snapshot) occupy(e *end, dispute *Dispute, i int, d Direction) bool {
+	e.who = noPod
+	if i < len(dispute.Pods) {
+		e.setPod(dispute.Pods[i])
+		return true
+	}
+	e.endpoint = nil
+	if e.here && s.m.Isolating[d] {
+		e.who = newHere
+	}
+	return e.here || dispute.NoPod || len(dispute.Pods) == 0
+}
+
+// severity orders decisions: allowed, waiting, denied.
+func (d *Decision) severity() int {
+	switch {
+	case d.Action == Allow:
+		return 0
+	case d.Wait() != NoWait:
+		return 1
+	}
+	return 2
+}
+
+// dependsOnRoutes reports whether routes of the node decide who has an address of p.
+func (s *Snapshot) dependsOnRoutes(p *packet.Packet) bool {
+	return s.mayBeHere(p.Src.Addr()) || s.mayBeHere(p.Dst.Addr())
+}
+
+func (s *Snapshot) mayBeHere(a netip.Addr) bool {
+	e := s.m.Endpoints.At(a)
+	return e != nil && e.Dispute != nil && e.Dispute.Here
 }
 
 // occupants are the pods that may be at an address without a known pod. A packet waits if the
@@ -97,5 +181,5 @@ func (s *Snapshot) mayBeElsewhere(src *Endpoint, dst *end) bool {
 	if dst.endpoint != nil && !s.IsLocal(dst.pod) || src.Unlisted[Egress] {
 		return true
 	}
-	return dst.endpoint == nil && (dst.who != noPod || s.m.PodRanges.contain(dst.addr))
+	return dst.endpoint == nil && (dst.dispute != nil || dst.who != noPod || s.m.PodRanges.contain(dst.addr))
 }

@@ -24,7 +24,7 @@ func (s *Snapshot) Outside(q Query, d Decision) Outside {
 	var src, dst end
 	s.ends(&q, &src, &dst)
 	subject, peer := d.Direction.subject(&src, &dst), d.Direction.peer(&src, &dst)
-	if peer.endpoint != nil || subject.endpoint == nil || subject.endpoint.chain(d.Direction) == nil {
+	if peer.endpoint != nil || peer.dispute != nil || subject.endpoint == nil || subject.endpoint.chain(d.Direction) == nil {
 		return Outside{}
 	}
 	var f flow

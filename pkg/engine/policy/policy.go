@@ -99,6 +99,8 @@ type Decision struct {
 	// Rule is the index of the matching rule in its policy's list for Direction. It
 	// is valid only with RuleMatched.
 	Rule int
+	// Disputed is set if the peer may be one of several pods: the packet was decided for each.
+	Disputed bool
 }
 
 // Wait returns how long the packet waits before d, which denies it until then, is final.
@@ -117,13 +119,17 @@ func (d Decision) Allowed() bool { return d.Action == Allow }
 
 // String returns the decision in one line, for logs.
 func (d Decision) String() string {
+	disputed := ""
+	if d.Disputed {
+		disputed = ", disputed address"
+	}
 	switch d.Reason {
 	case RuleMatched:
-		return fmt.Sprintf("%v %v by %v %s rule %d", d.Action, d.Direction, d.Tier, d.Policy, d.Rule)
+		return fmt.Sprintf("%v %v by %v %s rule %d%s", d.Action, d.Direction, d.Tier, d.Policy, d.Rule, disputed)
 	case Isolated:
-		return fmt.Sprintf("%v %v by %v %s, isolated", d.Action, d.Direction, d.Tier, d.Policy)
+		return fmt.Sprintf("%v %v by %v %s, isolated%s", d.Action, d.Direction, d.Tier, d.Policy, disputed)
 	}
-	return fmt.Sprintf("%v %v, %v", d.Action, d.Direction, d.Reason)
+	return fmt.Sprintf("%v %v, %v%s", d.Action, d.Direction, d.Reason, disputed)
 }
 
 // Ref names a policy object.

@@ -68,6 +68,8 @@ type Query struct {
 	// AwaitSource gives UnknownSource if the unknown source may be a pod of another node and that
 	// could change the decision. Without it, such a source is evaluated by address.
 	AwaitSource bool
+	// Routes tells which addresses the node routes to other nodes; nil tells nothing.
+	Routes Routes
 	// Defer queues expensive evaluations in Memory.Deferred. A decision that depends on one has the
 	// reason NotEvaluated.
 	Defer bool
@@ -89,6 +91,14 @@ func (q Query) swapped() Query {
 	return q
 }
 
+// Routes looks up the routes of the node.
+type Routes interface {
+	// LeadsAway reports whether the node sends to addr through an uplink, by a route to a part of one
+	// of ranges, or to all of it. ranges and pods are those of this node, pods in ascending order. It
+	// is called for addresses with Dispute.Here only, from any goroutine.
+	LeadsAway(addr netip.Addr, ranges []netip.Prefix, pods []netip.Addr) bool
+}
+
 // exempt returns why NetworkPolicy always allows the packet, or NotSelected. A packet from a pod to
 // itself gets here only through a Service; otherwise it never leaves the pod.
 func (q *Query) exempt(src, dst *end) Reason {
@@ -104,23 +114,36 @@ func (q *Query) exempt(src, dst *end) Reason {
 // ends fills in src and dst, which are zero. Ends and flows are filled in place because returning
 // them would copy them twice for each packet.
 func (s *Snapshot) ends(q *Query, src, dst *end) {
-	s.find(src, q.Packet.Src.Addr(), q.Sender)
-	s.find(dst, q.Packet.Dst.Addr(), q.Receiver)
+	s.find(src, q.Packet.Src.Addr(), q.Sender, q.Routes)
+	s.find(dst, q.Packet.Dst.Addr(), q.Receiver, q.Routes)
+	if q.ToHost {
+		dst.dispute = nil // the node itself has the address
+	}
 }
 
 // find fills in e, which is zero, for address a. behind is the pod behind the interface, invalid if it
 // is not known. An address in the ranges of this node's pods may be that of a new pod (NP-55).
-func (s *Snapshot) find(e *end, a, behind netip.Addr) {
+func (s *Snapshot) find(e *end, a, behind netip.Addr, routes Routes) {
 	e.addr, e.pod = a, a
 	if behind.IsValid() && !s.IsLocal(a) && !s.inRanges(a) {
 		e.pod = behind
 	}
-	switch endpoint := s.Endpoint(e.pod); {
-	case endpoint == nil:
-	case endpoint.Doubtful:
+	if at := s.m.Endpoints.At(e.pod); at != nil && at.Dispute != nil {
+		s.findDisputed(e, at.Dispute, routes)
+		return
+	}
+	e.setPod(s.Endpoint(e.pod))
+}
+
+// setPod sets the pod at e, nil for none.
+func (e *end) setPod(pod *Endpoint) {
+	e.endpoint = nil
+	switch {
+	case pod == nil:
+	case pod.Doubtful:
 		e.who = unlisted
 	default:
-		e.endpoint = endpoint
+		e.endpoint = pod
 	}
 }
 
@@ -208,7 +231,7 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 		f.host = s.m.Own
 	case s.m.Hosts != nil:
 		f.host = s.m.Hosts[peer.addr]
-		if f.host != nil && s.IsLocal(peer.pod) {
+		if f.host != nil && (peer.noHost || s.IsLocal(peer.pod)) {
 			f.host = nil
 		}
 	}
@@ -225,9 +248,17 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 
 // evaluate decides in direction d by the chain of the subject.
 func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
+	if subject := d.subject(src, dst).endpoint; d.peer(src, dst).dispute != nil && subject != nil && subject.chain(d) != nil {
+		return s.evaluateDisputed(d, q, src, dst)
+	}
+	return s.evaluateOne(d, q, src, dst)
+}
+
+// evaluateOne decides as if it were certain which pod the peer is.
+func (s *Snapshot) evaluateOne(d Direction, q *Query, src, dst *end) Decision {
 	subject, peer := d.subject(src, dst), d.peer(src, dst)
 	if subject.endpoint == nil {
-		if s.m.Isolating[d] && s.inRanges(subject.addr) {
+		if s.m.Isolating[d] && s.inRanges(subject.addr) && !subject.isElsewhere() {
 			return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
 		}
 		return Decision{Action: Allow, Direction: d, Reason: NotSelected}
@@ -311,16 +342,19 @@ func (s *Snapshot) inRanges(a netip.Addr) bool {
 	return false
 }
 
-// Endpoint returns the pod at a, nil if there is none.
+// Endpoint returns the pod at a, nil if there is none, or if it is disputed which pod it is.
 func (s *Snapshot) Endpoint(a netip.Addr) *Endpoint {
 	e := s.m.Endpoints.At(a)
-	if s.audits && e != nil && e.Audited != nil {
+	switch {
+	case e == nil || e.Dispute != nil:
+		return nil
+	case s.audits && e.Audited != nil:
 		return e.Audited
 	}
 	return e
 }
 
-// Len returns the number of addresses that pods have.
+// Len returns the number of addresses that pods have or may have.
 func (s *Snapshot) Len() int { return s.m.Endpoints.Len() }
 
 // Local returns the addresses of this node's pods in ascending order. Callers must not modify this

@@ -254,7 +254,30 @@ func (l Links) linkTo(addr netip.Addr) (to *Link) {
 	return to
 }
 
-// longestPrefix returns the length of the most specific route to addr, -1 if there is none.
+// leadsAway reports whether the most specific route to addr leads through an uplink, to a part of
+// one of ranges or to all of it.
+func (l Links) leadsAway(addr netip.Addr, ranges []netip.Prefix, isUplink func(*Link) bool) bool {
+	longest, away := -1, false
+	for _, link := range l {
+		bits := link.longestPrefix(addr)
+		for _, p := range link.Gatewayed {
+			if p.Contains(addr) {
+				bits = max(bits, p.Bits())
+			}
+		}
+		switch {
+		case bits < 0 || bits < longest:
+		case bits > longest:
+			longest, away = bits, isUplink(link)
+		default:
+			away = away && isUplink(link)
+		}
+	}
+	return away && slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(addr) && longest >= r.Bits() })
+}
+
+// longestPrefix returns the length of the most specific route to addr without a gateway, or of one to
+// addr alone, -1 if there is none.
 func (l *Link) longestPrefix(addr netip.Addr) int {
 	if slices.Contains(l.Hosts, addr) {
 		return addr.BitLen()

@@ -184,6 +184,17 @@ func (w *Watcher) LeadsToPods(addr netip.Addr, pods []netip.Addr) bool {
 	return link != nil && !matches(link.Name, w.cfg.Exempt) && !links.isUplink(link, containedIn(pods))
 }
 
+// LeadsAway reports whether the node sends to addr through an uplink, by a route to a part of one of
+// ranges, the node's pod ranges, or to all of it. pods are the sorted addresses of this node's pods.
+func (w *Watcher) LeadsAway(addr netip.Addr, ranges []netip.Prefix, pods []netip.Addr) bool {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	return links.leadsAway(addr, ranges, func(link *Link) bool {
+		return matches(link.Name, w.cfg.Exempt) || links.isUplink(link, containedIn(pods))
+	})
+}
+
 // OtherPorts returns the sorted names of the ports of all bridges except the given ones.
 func (w *Watcher) OtherPorts(bridges []string) []string {
 	w.mu.Lock()

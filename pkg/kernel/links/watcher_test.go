@@ -115,3 +115,42 @@ func TestLeadsToPods(t *testing.T) {
 		}
 	}
 }
+
+// A route for a part of a pod range tells that the address is on another node, a wider one does not.
+func TestLeadsAway(t *testing.T) {
+	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	links := Links{
+		1: {Index: 1, Name: "eth0", Gateway: true, OnLink: true, Hosts: []netip.Addr{addr("10.244.1.77"), addr("fd77::77")},
+			Gatewayed: []netip.Prefix{prefix("10.244.0.0/16"), prefix("10.244.1.128/26"), prefix("10.244.3.0/24"), prefix("fd78::/64")}},
+		2: {Index: 2, Name: "tunl0", Kind: "ipip", OnLink: true, Networks: []netip.Prefix{prefix("10.244.1.192/26")}},
+		3: {Index: 3, Name: "cali1", Kind: "veth", OnLink: true, Hosts: []netip.Addr{addr("10.244.1.200"), addr("fd78::1")}},
+		4: {Index: 4, Name: "cali2", Kind: "veth", OnLink: true, Networks: []netip.Prefix{prefix("10.244.1.128/26")}},
+	}
+	ranges := []netip.Prefix{prefix("10.244.1.0/24"), prefix("fd77::/64"), prefix("fd78::/64")}
+	w := newWatcher(Config{}, &fake{links: links})
+	if w.LeadsAway(addr("10.244.1.77"), ranges, nil) {
+		t.Error("before the first read a route leads away")
+	}
+	if err := w.Read(); err != nil {
+		t.Fatal(err)
+	}
+	for a, want := range map[string]bool{
+		"10.244.1.77":  true,
+		"fd77::77":     true,
+		"fd77::78":     false, // through the default route
+		"10.244.1.5":   false, // through a route wider than the range
+		"10.244.1.195": true,  // of a block in a tunnel
+		"10.244.1.200": false, // more specific, to a pod
+		"10.244.1.130": false, // another route leads to a pod
+		"10.244.3.5":   false, // not in a range of the node
+		"fd78::5":      true,  // the whole range
+		"fd78::1":      false,
+	} {
+		if got := w.LeadsAway(addr(a), ranges, nil); got != want {
+			t.Errorf("%s leads away: %v, want %v", a, got, want)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { w.LeadsAway(addr("10.244.1.195"), ranges, []netip.Addr{pod4}) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

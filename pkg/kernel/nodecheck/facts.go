@@ -97,7 +97,7 @@ func checkConflicts(now Facts) []Problem {
 	if now.Conflicts == 0 {
 		return nil
 	}
-	return []Problem{{Cause: Addresses, Message: "Statuses of pods or nodes claim addresses that are another's, which they do not get here", Found: "netpol_address_conflicts"}}
+	return []Problem{{Cause: Addresses, Message: "Statuses of pods or nodes claim addresses that are another's, or may be", Found: "netpol_address_conflicts"}}
 }
 
 // checkQueue suspects the queues if packets were sent to them and none arrived, until one does.

@@ -148,7 +148,7 @@ func (c Cluster) namesThatCount(q Query, addr netip.Addr) []string {
 // isOfCluster reports whether an address belongs to a pod or a node, or may belong to a pod that is
 // not known yet.
 func (c Cluster) isOfCluster(addr netip.Addr) bool {
-	return c.podAt(addr) != nil || c.isNode(addr) || c.unknownLocal(c.node, addr) ||
+	return len(c.occupants(addr)) > 0 || c.isNode(addr) || c.unknownLocal(c.node, addr) ||
 		slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return len(c.rangesOf(n.Name, addr)) > 0 })
 }
 

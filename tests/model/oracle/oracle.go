@@ -43,6 +43,8 @@ type Cluster struct {
 	// include those of deleted pods.
 	Sandboxes []Sandbox
 	node      string // the node that evaluates
+	// assumed says who has an address for which that is not certain.
+	assumed map[netip.Addr]occupant
 
 	// The feature gates. Disabled features are treated as unreadable. EndPort applies to
 	// NetworkPolicy only, NodePeers and DomainNames to administrators' policies.
@@ -160,9 +162,25 @@ func (d Decision) String() string {
 func Evaluate(c Cluster, node string, q Query) Decision {
 	c.node = node
 	return Decision{
-		Egress:  c.evaluate(node, q, networkingv1.PolicyTypeEgress),
-		Ingress: c.evaluate(node, q, networkingv1.PolicyTypeIngress),
+		Egress:  c.evaluateEach(node, q, networkingv1.PolicyTypeEgress),
+		Ingress: c.evaluateEach(node, q, networkingv1.PolicyTypeIngress),
 	}
+}
+
+// evaluateEach decides one direction for each pod that the peer may be.
+//
+// NP-63: the packet is denied if it is denied for any of them.
+func (c Cluster) evaluateEach(node string, q Query, dir networkingv1.PolicyType) DirectionDecision {
+	peer := q.peer(dir)
+	all := c.occupants(peer.Unmap())
+	if len(all) < 2 || q.ToHost {
+		return c.evaluate(node, q, dir)
+	}
+	decisions := each(all, func(o occupant) DirectionDecision { return c.assuming(peer, o).evaluate(node, q, dir) })
+	if i := slices.IndexFunc(decisions, func(d DirectionDecision) bool { return d.Outcome == Denied }); i >= 0 {
+		return decisions[i]
+	}
+	return decisions[0]
 }
 
 // EvaluateLate reports whether the node accepts a packet that does not open its connection.

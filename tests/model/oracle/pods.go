@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,130 +11,135 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// podAt returns the pod that an address belongs to, or nil.
+// occupant is who may have an address: a pod, or no known pod.
+type occupant struct {
+	pod *corev1.Pod
+	// here is set if pod is nil and a new pod of the evaluating node may have the address.
+	here bool
+	// noHost is set if no node has the address, whatever its status says.
+	noHost bool
+}
+
+// podAt returns the pod that an address belongs to, or nil, also if that is not certain.
+func (c Cluster) podAt(addr netip.Addr) *corev1.Pod {
+	addr = addr.Unmap()
+	if o, assumed := c.assumed[addr]; assumed {
+		return o.pod
+	}
+	if all := c.occupants(addr); len(all) == 1 {
+		return all[0].pod
+	}
+	return nil
+}
+
+// assuming returns c with an address that belongs to o.
+func (c Cluster) assuming(addr netip.Addr, o occupant) Cluster {
+	c.assumed = map[netip.Addr]occupant{addr.Unmap(): o}
+	return c
+}
+
+// occupants returns everyone who may have an address, none if no pod and no doubtful node has it.
 //
 // NP-51: the node's own knowledge takes precedence: the best sandbox with the address, then a pod
 // of this node whose status shows it and that no sandbox contradicts. Only then may it be a pod of
 // another node.
-func (c Cluster) podAt(addr netip.Addr) *corev1.Pod {
-	addr = addr.Unmap()
+func (c Cluster) occupants(addr netip.Addr) (all []occupant) {
 	if pod := c.sandboxedAt(addr); pod != nil {
-		return pod
+		return []occupant{{pod: pod}}
 	}
 	if pod := c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr) && c.uncontradicted(pod, addr) }); pod != nil {
-		return pod
+		return []occupant{{pod: pod}}
 	}
-	pod := c.latest(func(pod *corev1.Pod) bool { return c.claimsElsewhere(pod, addr) })
-	if pod == nil || c.node == "" {
-		return pod
-	}
-	rival := c.latest(func(p *corev1.Pod) bool { return p.Spec.NodeName != pod.Spec.NodeName && c.claimsElsewhere(p, addr) })
-	if rival != nil && rival.DeletionTimestamp == nil && pod.DeletionTimestamp == nil {
-		return nil // this node cannot tell whose it is
-	}
-	return pod
-}
-
-// claimsElsewhere reports whether a pod of another node shows an address that it may have.
-func (c Cluster) claimsElsewhere(pod *corev1.Pod, addr netip.Addr) bool {
-	return !c.isHere(pod) && shows(pod, addr) && c.mayBeOn(pod.Spec.NodeName, addr)
-}
-
-// mayBeOn reports whether a pod of another node may have an address.
-//
-// NP-62: its status counts, except for addresses in the ranges of other nodes, addresses of other
-// nodes themselves, and addresses outside of all ranges if the pods of all other nodes have
-// addresses in the ranges. A pod without a node has no address.
-func (c Cluster) mayBeOn(name string, addr netip.Addr) bool {
 	if c.node == "" { // for tools, only the API says which pod it is
-		return true
-	}
-	if owners := c.ownersOfRange(addr); len(owners) > 0 {
-		return slices.Contains(owners, name)
-	}
-	var hosts []string
-	for _, n := range c.Nodes {
-		if slices.Contains(nodeAddresses(n), addr) {
-			hosts = append(hosts, n.Name)
+		if pod := c.latest(func(pod *corev1.Pod) bool { return shows(pod, addr) }); pod != nil {
+			all = append(all, occupant{pod: pod})
 		}
+		return all
 	}
-	if len(hosts) > 0 {
-		return len(slices.Compact(hosts)) == 1 && hosts[0] == name
+	pods := c.claimants(addr)
+	atHome := slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return c.isHome(p.Spec.NodeName, addr) })
+	noPod := len(pods) == 0
+	for _, pod := range pods {
+		all = append(all, occupant{pod: pod})
+		noPod = noPod || !atHome && slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+			return n.Name != pod.Spec.NodeName && slices.Contains(nodeAddresses(n), addr)
+		})
 	}
-	return name != "" && !c.mustUseRanges(name, addr.Is4())
+	return c.addDoubts(all, noPod, addr)
 }
 
-// mustUseRanges reports whether the node has a range of the family and, of the other nodes, at
-// least one uses its ranges of the family and none does not.
-func (c Cluster) mustUseRanges(name string, is4 bool) bool {
-	hasRange, someDo := false, false
-	for _, n := range c.Nodes {
-		inside, outside := c.useOfRanges(n, is4)
-		switch {
-		case n.Name == name:
-			hasRange = slices.ContainsFunc(podRanges(n), func(r netip.Prefix) bool { return r.Addr().Is4() == is4 })
-		case outside > inside:
-			return false
-		case inside > 0:
-			someDo = true
-		}
-	}
-	return hasRange && someDo
-}
-
-// ownersOfRange returns the nodes with a range that contains the address and is in use.
+// addDoubts adds to the pods that may have an address whoever else may have it.
 //
-// NP-63: decided by the addresses of pods, separately for each family. The ranges of a node are not
-// in use if its pods have more addresses outside than inside, and no ranges are in use if that
-// holds for the majority of nodes. No other node shares the ranges of the evaluating node.
-func (c Cluster) ownersOfRange(addr netip.Addr) []string {
-	surplus, owners := 0, []string(nil)
-	for _, n := range c.Nodes {
-		inside, outside := c.useOfRanges(n, addr.Is4())
-		switch {
-		case inside+outside == 0:
-		case outside > inside:
-			surplus--
-		default:
-			surplus++
-		}
-		if outside <= inside && len(c.rangesOf(n.Name, addr)) > 0 {
-			owners = append(owners, n.Name)
-		}
-	}
-	switch {
-	case surplus < 0 || c.node == "":
+// NP-55: in a range of the evaluating node, a new pod. NP-64: no pod, if a node says that it has the
+// address, and neither a pod nor a node, if it is in a range of another node.
+func (c Cluster) addDoubts(all []occupant, noPod bool, addr netip.Addr) []occupant {
+	noHost := noPod && c.isForeignHost(addr) && !(len(all) == 0 && c.shownHere(addr))
+	isOwn := len(c.rangesOf(c.node, addr)) > 0
+	if len(all) == 0 && !noHost {
 		return nil
-	case slices.Contains(owners, c.node):
-		return []string{c.node}
 	}
-	return owners
+	if noPod || isOwn {
+		all = append(all, occupant{here: isOwn})
+	}
+	if noHost {
+		for _, o := range slices.Clone(all) {
+			o.noHost = true
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
-// useOfRanges counts the addresses of a node's pods inside and outside of its ranges.
-func (c Cluster) useOfRanges(node *corev1.Node, is4 bool) (inside, outside int) {
+// shownHere reports whether the status of a pod of this node has an address.
+func (c Cluster) shownHere(addr netip.Addr) bool {
+	return c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr) }) != nil
+}
+
+// claimants returns the pods of other nodes that may have an address according to statuses, one of
+// each node.
+//
+// NP-62: every status counts, unless a pod at home has the address: then those of its node and of
+// nodes without a range. A pod without a node has no address.
+func (c Cluster) claimants(addr netip.Addr) (pods []*corev1.Pod) {
+	byNode := map[string]bool{}
 	for _, pod := range c.Pods {
-		if pod.Spec.NodeName != node.Name || !hasOwnNetwork(pod) {
-			continue
-		}
-		addrs := append(addressesOf(pod), c.sandboxAddresses(pod)...)
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		for _, addr := range slices.Compact(addrs) {
-			switch {
-			case addr.Is4() != is4:
-			case len(c.rangesOf(node.Name, addr)) > 0:
-				inside++
-			default:
-				outside++
-			}
+		byNode[pod.Spec.NodeName] = pod.Spec.NodeName != "" && pod.Spec.NodeName != c.node
+	}
+	for _, name := range slices.Sorted(maps.Keys(byNode)) {
+		pod := c.latest(func(p *corev1.Pod) bool { return p.Spec.NodeName == name && shows(p, addr) })
+		if pod != nil && byNode[name] {
+			pods = append(pods, pod)
 		}
 	}
-	return inside, outside
+	if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return c.isHome(p.Spec.NodeName, addr) }) {
+		return pods
+	}
+	return slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
+		return !c.isHome(p.Spec.NodeName, addr) && c.hasRangeOfFamily(p.Spec.NodeName, addr)
+	})
 }
 
-// sandboxAddresses returns the addresses of a pod's sandbox that no newer sandbox has.
-func (c Cluster) sandboxAddresses(pod *corev1.Pod) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(c.sandboxOf(pod)), func(a netip.Addr) bool { return c.sandboxedAt(a) != pod })
+// isHome reports whether an address is in a range of a node. No other node shares the ranges of the
+// evaluating node.
+func (c Cluster) isHome(name string, addr netip.Addr) bool {
+	return len(c.rangesOf(name, addr)) > 0 && (name == c.node || len(c.rangesOf(c.node, addr)) == 0)
+}
+
+func (c Cluster) hasRangeOfFamily(name string, addr netip.Addr) bool {
+	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+		return n.Name == name && slices.ContainsFunc(podRanges(n), func(r netip.Prefix) bool { return r.Addr().Is4() == addr.Is4() })
+	})
+}
+
+// isForeign reports whether an address is in the range of some node, but not of this one.
+func (c Cluster) isForeign(name string, addr netip.Addr) bool {
+	return !c.isHome(name, addr) && slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return len(c.rangesOf(n.Name, addr)) > 0 })
+}
+
+// isForeignHost reports whether nodes have an address in their status, and it is foreign for each.
+func (c Cluster) isForeignHost(addr netip.Addr) bool {
+	hosts := slices.DeleteFunc(slices.Clone(c.Nodes), func(n *corev1.Node) bool { return !slices.Contains(nodeAddresses(n), addr) })
+	return len(hosts) > 0 && !slices.ContainsFunc(hosts, func(n *corev1.Node) bool { return !c.isForeign(n.Name, addr) })
 }
 
 // latest returns the chosen pod that succeeds all other chosen ones, or nil.
@@ -302,8 +308,7 @@ func (c Cluster) labelsOfNamespace(name string) (map[string]string, bool) {
 // unknownLocal: NP-55. An address in the node's own pod ranges without a pod belongs to a pod that
 // is not known yet. NP-51: so does an address that a pod of the node still shows but no longer has.
 func (c Cluster) unknownLocal(node string, addr netip.Addr) bool {
-	return c.podAt(addr) == nil && (len(c.rangesOf(node, addr)) > 0 ||
-		c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr.Unmap()) }) != nil)
+	return c.podAt(addr) == nil && (len(c.rangesOf(node, addr)) > 0 || len(c.occupants(addr.Unmap())) == 0 && c.shownHere(addr.Unmap()))
 }
 
 // unknownPeer: CN-35, the other side is a pod that is not known yet: an address in the same range
@@ -311,10 +316,13 @@ func (c Cluster) unknownLocal(node string, addr netip.Addr) bool {
 // to the node.
 func (c Cluster) unknownPeer(node string, q Query, dir networkingv1.PolicyType) bool {
 	peer := q.peer(dir)
-	if c.unknownInSameRange(node, q.subject(dir), peer) {
+	if c.unknownInSameRange(node, q.subject(dir), peer) || c.assumed[peer.Unmap()].here {
 		return true
 	}
-	return dir == networkingv1.PolicyTypeEgress && c.podAt(peer) == nil && !c.isNode(peer) &&
+	isNode := slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+		return slices.Contains(nodeAddresses(n), peer.Unmap()) && !c.isForeign(n.Name, peer.Unmap())
+	})
+	return dir == networkingv1.PolicyTypeEgress && c.podAt(peer) == nil && !isNode &&
 		slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return len(c.rangesOf(n.Name, peer)) > 0 })
 }
 
@@ -323,11 +331,14 @@ func (c Cluster) isNode(addr netip.Addr) bool {
 	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return c.hasAddress(n, addr.Unmap()) })
 }
 
-// hasAddress: NP-64, a node has the addresses in its status, except those in the ranges of other
-// nodes.
+// hasAddress: NP-64, a node has the addresses in its status, except those of pods that are at home on
+// another node. If an address is in the range of one node that says so, it is not that of others.
 func (c Cluster) hasAddress(node *corev1.Node, addr netip.Addr) bool {
-	owners := c.ownersOfRange(addr)
-	return slices.Contains(nodeAddresses(node), addr) && (len(owners) == 0 || slices.Contains(owners, node.Name))
+	if !slices.Contains(nodeAddresses(node), addr) || c.assumed[addr].noHost || c.isForeign(node.Name, addr) && !c.isForeignHost(addr) {
+		return false
+	}
+	pod := c.podAt(addr)
+	return pod == nil || c.isHere(pod) || pod.Spec.NodeName == node.Name || !c.isHome(pod.Spec.NodeName, addr)
 }
 
 // unknownInSameRange: NP-55, for a peer: it is unknown and in the same range as the pod.

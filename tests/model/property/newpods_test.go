@@ -56,9 +56,6 @@ func hasty(c oracle.Cluster, questions []question, counts map[string]int) string
 			if pod.Spec.NodeName == here && known.Endpoint(q.Dst.Addr()) != nil && !ofNode(c, here, q.Dst.Addr()) {
 				continue // a peer counts as unknown if it is in the same range as the subject
 			}
-			if fmt.Sprint(s.Endpoint(q.Dst.Addr())) != fmt.Sprint(known.Endpoint(q.Dst.Addr())) {
-				continue // the address of the new pod changes whether a node uses its ranges (NP-63)
-			}
 			query := q.query()
 			query.AwaitSource = true
 			d, now := s.Evaluate(query), known.Evaluate(q.query())

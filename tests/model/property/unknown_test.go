@@ -64,10 +64,10 @@ var unknowns = []struct {
 	}},
 	{"shown by pods of two nodes of one range", func(g *gen, c oracle.Cluster) unknown {
 		third := g.node("third", plans[there])
-		u := unknown{addr: g.unused(there), who: append(g.someOn(there), g.someOn(third.Name)[0]), to: true, denialsStay: true}
+		u := unknown{addr: g.unused(there), who: append(g.someOn(there)[:1], g.someOn(third.Name)[0]), to: true, denialsStay: true}
 		u.c = c.With(u.who[0], u.addr)
 		u.c.Nodes = append(slices.Clone(c.Nodes), third)
-		u.c.Pods = append(u.c.Pods, c.With(u.who[len(u.who)-1], u.addr).Pods[len(c.Pods)])
+		u.c.Pods = append(u.c.Pods, c.With(u.who[1], u.addr).Pods[len(c.Pods)])
 		u.snapshot = clusterstate.Compile(input(u.c))
 		if u.snapshot.Endpoint(u.addr) != nil {
 			return unknown{}
@@ -200,7 +200,7 @@ func (u unknown) decide(q question) (what, fault string) {
 	if d.Wait() == policy.ShortWait || d.Wait() == policy.LongWait && !u.exact || u.denialsStay && !d.Allowed() {
 		return what, ""
 	}
-	who := u.whoOwns(q)
+	who := u.whoOwns()
 	if len(who) == 0 {
 		return "no pod may be there", ""
 	}
@@ -215,16 +215,9 @@ func (u unknown) decide(q question) (what, fault string) {
 	return what, ""
 }
 
-// whoOwns returns those of who that would own the address, and that do not change who is at the
-// packet's other end: the addresses of its pods determine whether a node uses its ranges (NP-63).
-func (u unknown) whoOwns(q question) []*corev1.Pod {
-	other := q.Src.Addr()
-	if other == u.addr {
-		other = q.Dst.Addr()
-	}
-	owner := nameOf(oracle.OwnerOf(u.c, here, other))
+// whoOwns returns those of who that would own the address.
+func (u unknown) whoOwns() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(u.who), func(pod *corev1.Pod) bool {
-		with := u.c.With(pod, u.addr)
-		return nameOf(oracle.OwnerOf(with, here, u.addr)) != nameOf(pod) || nameOf(oracle.OwnerOf(with, here, other)) != owner
+		return nameOf(oracle.OwnerOf(u.c.With(pod, u.addr), here, u.addr)) != nameOf(pod)
 	})
 }

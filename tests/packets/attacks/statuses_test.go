@@ -43,7 +43,7 @@ func claim(t *testing.T, c *labtest.Cluster, host *lab.Host) {
 	c.Put(t, labtest.PodFile("z/bad"), pod)
 }
 
-// TestACompromisedNodeClaimsAddresses: NP-51 and NP-62 to NP-64. A kubelet writes addresses
+// TestACompromisedNodeClaimsAddresses: NP-51, NP-62 and NP-64. A kubelet writes addresses
 // of other pods and nodes into the statuses of its own pod and Node. In no direction do the
 // owners of these addresses get the rights of that pod or of nodes.
 func TestACompromisedNodeClaimsAddresses(t *testing.T) {
@@ -56,7 +56,7 @@ func TestACompromisedNodeClaimsAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Hosts["outside"] = outside
+	c.Serve(t, outside)
 	isolated := func() {
 		t.Helper()
 		c.Expect(t,
@@ -74,9 +74,8 @@ func TestACompromisedNodeClaimsAddresses(t *testing.T) {
 	for _, tc := range []struct{ host, kind, log string }{
 		{"x/web", "local_pod", "shares an address with another pod"},
 		{"y/other", "local_pod", "shares an address with another pod"},
-		{"y/far", "pod_range", "in the pod range of another node"},
+		{"y/far", "pod_range", "in the pod range of its node"},
 		{"node-2", "node_address", "has the address of another node"},
-		{"outside", "outside", "outside of all pod ranges"},
 	} {
 		claim(t, c, c.Hosts[tc.host])
 		if got := labtest.Until(t, agent, 2, conflicts(tc.kind)); got != 2 {
@@ -96,6 +95,9 @@ func TestACompromisedNodeClaimsAddresses(t *testing.T) {
 		c.Put(t, "bad-node", badNode())
 		labtest.Until(t, agent, 0, conflicts("node_status"))
 	}
+	// An address without another claim gets the rights of the pod, as if the pod forwarded for it.
+	labtest.Enforced(t, agent, func() { claim(t, c, outside) })
+	c.Expect(t, labtest.Yes("outside", "x/web", "tcp/80"), labtest.Yes("x/web", "outside", "tcp/80"), labtest.No("y/far", "x/web", "tcp/80"), labtest.No("x/web", "y/far", "tcp/80"))
 }
 
 // TestACompromisedNodeClaimsAddressesOfPods: NP-51. Without administrators' kinds, an agent
@@ -127,7 +129,7 @@ func TestACompromisedNodeClaimsNewAddresses(t *testing.T) {
 		claim(t, c, fresh.Host)
 		claimed := func(m lab.Metrics) float64 { return m.Sum("netpol_objects", "kind", "Pod") }
 		labtest.Until(t, agent, 3, claimed)
-		labtest.WaitLog(t, agent, "in the pod range of another node")
+		labtest.WaitLog(t, agent, "in the pod range of this node")
 		c.Expect(t, labtest.No("x/fresh", "x/web", "tcp/80"), labtest.No("x/web", "x/fresh", "tcp/80"), labtest.No("x/fresh", "y/db", "udp/80"))
 		labtest.Enforced(t, agent, func() { c.Put(t, labtest.PodFile("x/fresh"), fresh.Object) })
 		c.Expect(t, labtest.No("x/fresh", "x/web", "tcp/80"), labtest.Yes("y/db", "x/fresh", "tcp/80"), labtest.Yes("x/fresh", "y/db", "udp/80"))
