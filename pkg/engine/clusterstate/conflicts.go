@@ -85,12 +85,23 @@ func (a *addresses) conflicts(nodes map[string]*compile.Node, pod func(netip.Add
 // conflict returns the kind of conflict between p's claim to addr and that of first, which takes
 // precedence. It is empty if there is none.
 func (a *addresses) conflict(addr netip.Addr, first, p *compile.Pod) ConflictKind {
+	switch {
+	case p.Terminating || a.rank(p, addr) >= byReport:
+		return ""
+	case a.isLocal(first) && (p == first || first.Terminating):
+		return ""
+	case a.isLocal(first):
+		return LocalPod
+	case a.isLocal(p):
+		return ""
+	}
+	return a.conflictElsewhere(addr, first, p)
+}
+
+// conflictElsewhere is conflict for pods of other nodes.
+func (a *addresses) conflictElsewhere(addr netip.Addr, first, p *compile.Pod) ConflictKind {
 	rank, best := a.rank(p, addr), a.rank(first, addr)
 	switch {
-	case p.Terminating || rank >= byReport:
-	case p != first && a.isLocal(first) && !first.Terminating:
-		return LocalPod
-	case a.isLocal(p) || a.isLocal(first):
 	case best != atHome && a.homes.hasOtherHost(p.Node, addr):
 		return NodeAddress
 	case p.Node != first.Node && best < rank && a.homes.hasRange(p.Node, addr):
