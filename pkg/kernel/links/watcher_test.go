@@ -116,7 +116,7 @@ func TestLeadsToPods(t *testing.T) {
 	}
 }
 
-// A route for a part of a pod range tells that the address is on another node, a wider one does not.
+// A route for a part of a pod range says that the address is on another node, a wider one does not.
 func TestLeadsAway(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	links := Links{

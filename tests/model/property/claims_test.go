@@ -161,7 +161,8 @@ func forClaims(t *testing.T, property func(t *testing.T, g *gen, honest, lying o
 				lying := honest
 				lying.Pods, lying.Nodes = slices.Clone(honest.Pods), slices.Clone(honest.Nodes)
 				liar := g.lie(&lying)
-				if property(t, g, honest, lying, liar, fmt.Sprintf("seed %d", seed)); t.Failed() {
+				property(t, g, honest, lying, liar, fmt.Sprintf("seed %d", seed))
+				if t.Failed() {
 					t.Logf("seed %d\n%s", seed, describe(lying))
 					return
 				}
