@@ -56,10 +56,7 @@ addresses() {
 
 node4() { echo "10.88.0.1${1#n}"; }
 node6() { echo "fd00:88::1${1#n}"; }
-# The subnets of a node's pods: the first ones if it has none in its spec.podCIDRs, and the second
-# ones, which are outside of what the controller manager gives to nodes.
-first4() { echo "10.244.${1#n}.0/24"; }
-first6() { echo "fd00:10:244:${1#n}::/64"; }
+# The second subnets of a node's pods, outside of all spec.podCIDRs.
 second4() { echo "10.245.${1#n}.0/24"; }
 second6() { echo "fd00:10:244:10${1#n}::/64"; }
 # of_families WHAT NODE: WHAT4 and WHAT6 of a node, in the order of its address families.

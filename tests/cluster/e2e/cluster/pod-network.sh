@@ -44,11 +44,7 @@ bridge_in() {
 	fi
 }
 
-if [[ $SUBNETS == 1 ]]; then
-	firsts=$(kubectl get node "$node" -o jsonpath='{.spec.podCIDRs[*]}')
-else
-	firsts=$(of_families first "$node" | tr , ' ')
-fi
+firsts=$(kubectl get node "$node" -o jsonpath='{.spec.podCIDRs[*]}')
 ranges=() routes=()
 for range in $firsts; do
 	if [[ $range == *:* ]]; then

@@ -90,7 +90,7 @@ api_ready() {
 within 120 "the API server" api_ready
 say "API server ready after $((SECONDS - started)) s"
 start kube-controller-manager $(client kube-controller-manager) --leader-elect=false \
-	--allocate-node-cidrs="$( ((SUBNETS == 1)) && echo true || echo false)" --cluster-cidr "$pods" --service-cluster-ip-range "$services" --root-ca-file "$pki/ca.crt" \
+	--allocate-node-cidrs=true --cluster-cidr "$pods" --service-cluster-ip-range "$services" --root-ca-file "$pki/ca.crt" \
 	--service-account-private-key-file "$pki/sa.key" --use-service-account-credentials \
 	--cluster-signing-cert-file "$pki/ca.crt" --cluster-signing-key-file "$pki/ca.key"
 start kube-scheduler $(client kube-scheduler) --leader-elect=false
