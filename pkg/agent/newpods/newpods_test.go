@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -430,8 +431,8 @@ func TestBoardReportsNewSandboxesOnly(t *testing.T) {
 // one that sends no line loses its connection.
 func TestLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		believed := 0
-		a := NewAsker(Config{Registerer: prometheus.NewRegistry(), Set: func(string, []clusterstate.Sandbox) { believed++ }})
+		var believed atomic.Int64
+		a := NewAsker(Config{Registerer: prometheus.NewRegistry(), Set: func(string, []clusterstate.Sandbox) { believed.Add(1) }})
 		a.begin("node-2")
 		body, agent := io.Pipe()
 		ended := make(chan error)
@@ -445,8 +446,8 @@ func TestLinesAreBounded(t *testing.T) {
 			}
 		}()
 		<-sent
-		if most := 11 * bounds.LineRate; believed > most || believed < most/2 {
-			t.Errorf("%d lines are believed in ten seconds, want %d", believed, most)
+		if n, most := believed.Load(), int64(11*bounds.LineRate); n > most || n < most/2 {
+			t.Errorf("%d lines are believed in ten seconds, want %d", n, most)
 		}
 		quiet := time.Now()
 		if err := <-ended; err == nil || time.Since(quiet) > 2*bounds.LineSilence {
