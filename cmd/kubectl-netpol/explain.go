@@ -104,7 +104,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	}
 	answer := explainSides(c, c.Overview([]reachability.Side{from}, []reachability.Side{to}, port, family), family)
 	exposures := e.exposed(c, in, &e.services, e.exposing, membersOf(to))
-	answer.Notes = slices.Concat(fromNotes, notes, finder.refusedByBalancer(src, dst), answer.Notes, exposureNotes(exposures))
+	answer.Notes = slices.Concat(fromNotes, notes, finder.refusedByBalancer(src, dst), answer.Notes, exposureNotes(exposures), sharedAddressNotes(in, membersOf(from, to)))
 	if e.output == "policy" {
 		wanted := &suggest.Connections{From: from.Members, To: to.Members, Port: port, Family: family}
 		return e.printPolicy(cmd, in, &answer, wanted, "allow-"+nameInPolicy(src)+"-to-"+nameInPolicy(dst))

@@ -1,14 +1,18 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // confirmer finds out when what was published is in force: stages follow a snapshot at once, and two
@@ -27,7 +31,7 @@ type confirmer struct {
 
 func (a *agent) newConfirmer() *confirmer {
 	return &confirmer{
-		tracker: inforce.New(inforce.Config{Node: a.cfg.NodeName, Problem: a.notInForce, Following: a.following}),
+		tracker: inforce.New(inforce.Config{Node: a.cfg.NodeName, Problem: a.notInForce, Following: a.following, Uncertain: a.uncertain}),
 		applied: a.steering.steerer.WaitApplied,
 		settled: a.blocker.Settled,
 		poked:   make(chan struct{}, 1),
@@ -77,6 +81,41 @@ func (a *agent) following() (kinds []inforce.Kind, restores int) {
 		kinds = append(kinds, k)
 	}
 	return kinds, restores
+}
+
+// maxUncertain bounds the pods that are compared with all rules.
+const maxUncertain = 64
+
+// uncertain is inforce.Config.Uncertain.
+func (a *agent) uncertain() []inforce.Uncertain {
+	snapshot, _ := a.steering.latest()
+	return uncertainPolicies(a.cache.Uncertain(), snapshot)
+}
+
+// uncertainPolicies returns the policies of a snapshot, nil before the first, that select some of pods.
+func uncertainPolicies(pods []*policy.Endpoint, snapshot *policy.Snapshot) []inforce.Uncertain {
+	switch {
+	case len(pods) == 0 || snapshot == nil:
+		return nil
+	case len(pods) > maxUncertain:
+		return uncertainAll(pods)
+	}
+	var all []inforce.Uncertain
+	for ref, named := range snapshot.Naming(pods) {
+		all = append(all, inforce.Uncertain{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, Pods: len(named), Example: named[0].String()})
+	}
+	if len(all) > bounds.InForceUncertain {
+		return uncertainAll(pods)
+	}
+	slices.SortFunc(all, func(x, y inforce.Uncertain) int {
+		return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+	return all
+}
+
+// uncertainAll stands for more policies than an answer lists.
+func uncertainAll(pods []*policy.Endpoint) []inforce.Uncertain {
+	return []inforce.Uncertain{{Pods: len(pods), Example: pods[0].String()}}
 }
 
 // notInForce returns why packets may be decided by something else than the snapshot whose enforcement

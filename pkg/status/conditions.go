@@ -65,7 +65,7 @@ var severity = []string{
 // All three are always returned, so that none of an earlier generation remains. Audited
 // policies get a fourth one, Enforced. Transition times are not set.
 func Conditions(generation int64, findings []policy.Finding, audited bool) []metav1.Condition {
-	accepted := condition(Accepted, metav1.ConditionTrue, PolicyAccepted, "The whole spec is enforced.")
+	accepted := condition(Accepted, metav1.ConditionTrue, PolicyAccepted, "The whole spec can be enforced.")
 	partial := condition(PartialFailure, metav1.ConditionFalse, NoFailure, "No problem was found.")
 	failure := condition(Failure, metav1.ConditionFalse, NoFailure, "No problem was found.")
 

@@ -42,7 +42,7 @@ func TestFindingsBecomeConditions(t *testing.T) {
 		want     []string
 	}{
 		{"clean", nil, []string{
-			"Accepted=True PolicyAccepted The whole spec is enforced.",
+			"Accepted=True PolicyAccepted The whole spec can be enforced.",
 			"PartialFailure=False NoFailure No problem was found.",
 			"Failure=False NoFailure No problem was found.",
 		}},

@@ -25,6 +25,18 @@ type Answer struct {
 	// changed. It is empty if there is no reason.
 	Problem string `json:"problem,omitempty"`
 	Kinds   []Kind `json:"kinds"`
+	// Uncertain are the policies that select pods which the node does not know by address.
+	Uncertain []Uncertain `json:"uncertain,omitempty"`
+}
+
+// Uncertain is a policy whose rules select pods of which an address may be another pod's or node's: packets
+// from and to it pass only if they are allowed for each. Without a kind it is every policy.
+type Uncertain struct {
+	Kind      string `json:"kind,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Pods      int    `json:"pods"`
+	Example   string `json:"example"` // one of the pods, "namespace/name"
 }
 
 // Kind is what is in force of one kind of object.
@@ -124,6 +136,9 @@ func Decode(r io.Reader) (*Answer, error) {
 	case len(a.Kinds) > bounds.InForceKinds:
 		return nil, fmt.Errorf("the answer has %d kinds, more than %d", len(a.Kinds), bounds.InForceKinds)
 	}
+	if len(a.Uncertain) > bounds.InForceUncertain {
+		return nil, fmt.Errorf("the answer has %d policies with uncertain pods, more than %d", len(a.Uncertain), bounds.InForceUncertain)
+	}
 	a.MakePrintable()
 	return &a, nil
 }
@@ -134,6 +149,10 @@ func (a *Answer) MakePrintable() {
 	for i := range a.Kinds {
 		k := &a.Kinds[i]
 		k.Behind, k.Seen, k.Version = text(k.Behind), text(k.Seen), text(k.Version)
+	}
+	for i := range a.Uncertain {
+		u := &a.Uncertain[i]
+		u.Example = text(u.Example)
 	}
 }
 

@@ -219,7 +219,13 @@ func TestDecodeRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	uncertain, err := json.Marshal(Answer{Node: "n", Uncertain: make([]Uncertain, bounds.InForceUncertain+1)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for text, want := range map[string]string{
+		string(uncertain): "33 policies with uncertain pods, more than 32",
+
 		"":           "not readable",
 		"{}":         "no node",
 		"[]":         "not readable",

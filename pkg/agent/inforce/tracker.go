@@ -25,6 +25,8 @@ type Config struct {
 	Problem func(context.Context) error
 	// Following returns the kinds with Seen and Behind, and how often versions have gone back.
 	Following func() (kinds []Kind, restores int)
+	// Uncertain returns Answer.Uncertain; nil means that there is none.
+	Uncertain func() []Uncertain
 }
 
 // Tracker knows what is in force, and serves it. Its methods may be called from any goroutine.
@@ -83,6 +85,9 @@ func (t *Tracker) Answer(ctx context.Context) *Answer {
 		if v, ok := versions[kinds[i].Kind]; ok && before == restores {
 			kinds[i].Version, kinds[i].Seconds = v.text, time.Since(v.since).Seconds()
 		}
+	}
+	if t.cfg.Uncertain != nil {
+		a.Uncertain = t.cfg.Uncertain()
 	}
 	// After the versions: they are in force if there is no problem now.
 	if err := t.cfg.Problem(ctx); err != nil {

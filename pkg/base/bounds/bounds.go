@@ -64,19 +64,21 @@ const (
 
 // Bounds of what an agent or a status writer reads of the answers of agents.
 const (
-	AnswerHeader  = 16 << 10
-	AnswerReason  = 256
-	AnswerTime    = 5 * time.Second
-	InForceBytes  = 64 << 10
-	InForceKinds  = 32
-	InForceText   = 512
-	LineBytes     = 512 << 10
-	LineSandboxes = 1024
-	LineAddresses = 16 // of a sandbox
-	LineRate      = 20 // per second and at once
-	LineSilence   = 15 * time.Second
-	AskedNodes    = 64
-	DeniedBytes   = 4 << 20
+	AnswerHeader = 16 << 10
+	AnswerReason = 256
+	AnswerTime   = 5 * time.Second
+	InForceBytes = 64 << 10
+	InForceKinds = 32
+	InForceText  = 512
+	// InForceUncertain is how many policies with uncertain pods are listed. An entry for all stands for more.
+	InForceUncertain = 32
+	LineBytes        = 512 << 10
+	LineSandboxes    = 1024
+	LineAddresses    = 16 // of a sandbox
+	LineRate         = 20 // per second and at once
+	LineSilence      = 15 * time.Second
+	AskedNodes       = 64
+	DeniedBytes      = 4 << 20
 	// DeniedPolicies is also how many policies are counted; an audited one counts separately. Each takes
 	// up to 300 bytes. A further one displaces one of the namespace that has most.
 	DeniedPolicies = 1024

@@ -153,6 +153,7 @@ type view interface {
 	Doubt(namespace, name string) bool
 	Conflicts() []clusterstate.Conflict
 	Misordered() []string
+	Uncertain() []*policy.Endpoint
 	Snapshot() *policy.Snapshot
 }
 

@@ -6,6 +6,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // conflictLogRate is how many address conflicts are logged a second, and conflictLogBurst how
@@ -52,6 +53,13 @@ func (c *Cache) AddressConflicts() (n int) {
 		}
 	}
 	return n
+}
+
+// Uncertain returns the pods of other nodes with an address that may be another's.
+func (c *Cache) Uncertain() []*policy.Endpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.view.Uncertain()
 }
 
 // reportOrder reports pods with sandboxes in a wrong order.

@@ -237,7 +237,7 @@ func (a *addresses) share(addr netip.Addr, d policy.Dispute) *policy.Endpoint {
 		return nil
 	case len(d.Pods) == 1 && !d.NoPod && !d.Here:
 		return d.Pods[0]
-	case at != nil && at.Dispute != nil && at.Dispute.Equal(&d):
+	case at != nil && at.Dispute.Equal(&d):
 		return at // so that it has not changed for snapshots
 	}
 	return &policy.Endpoint{Dispute: &d}

@@ -2,10 +2,12 @@ package clusterstate
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // ConflictKind tells whose address a status claims.
@@ -80,6 +82,34 @@ func (a *addresses) conflicts(nodes map[string]*compile.Node, pod func(netip.Add
 		return cmp.Or(c.Addr.Compare(o.Addr), cmp.Compare(c.Kind, o.Kind), cmp.Compare(c.Other, o.Other), cmp.Compare(c.OtherNode, o.OtherNode))
 	})
 	return all
+}
+
+// Uncertain returns the pods of other nodes that have an address in their status that may be another's, by
+// name. Rules that select such a pod may not apply to what it sends and receives.
+func (c *Cluster) Uncertain() []*policy.Endpoint {
+	pods := map[*policy.Endpoint]bool{}
+	for addr, claims := range c.addresses.contested {
+		for _, p := range claims {
+			if c.addresses.isUncertain(addr, p) {
+				pods[&p.Endpoint] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(pods), func(p, o *policy.Endpoint) int { return cmp.Compare(p.String(), o.String()) })
+}
+
+// isUncertain reports whether addr, which p claims, may be another's. What the routes of this node decide is
+// certain.
+func (a *addresses) isUncertain(addr netip.Addr, p *compile.Pod) bool {
+	if p.Terminating || a.isLocal(p) || a.rank(p, addr) >= byReport {
+		return false
+	}
+	at := a.at(addr)
+	if at == nil || at.Dispute == nil {
+		return at != &p.Endpoint
+	}
+	d := at.Dispute
+	return len(d.Pods) != 1 || d.Pods[0] != &p.Endpoint || d.NoPod || d.NoHost
 }
 
 // conflict returns the kind of conflict between p's claim to addr and that of first, which takes

@@ -250,3 +250,42 @@ func TestStatusesClaimNothingForTools(t *testing.T) {
 		}
 	}
 }
+
+// Pods of other nodes are uncertain while one of their addresses may be another's, whoever else claims it, but
+// not if only a route of this node decides, as with plugins that do not use the ranges of nodes.
+func TestUncertainPods(t *testing.T) {
+	terminating := at("n2", "two", "203.0.113.1")
+	terminating.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		pods []any
+		want string
+	}{
+		"in their ranges":                     {[]any{at("n2", "two", "10.1.2.1"), at("n3", "three", "10.1.3.1")}, ""},
+		"outside of all ranges":               {[]any{at("n2", "two", "203.0.113.1"), at("n3", "three", "203.0.113.2")}, ""},
+		"equal claims":                        {[]any{at("n2", "two", "10.1.2.1", "203.0.113.1"), at("n3", "three", "203.0.113.1")}, "x/three x/two"},
+		"equal claims, IPv6":                  {[]any{at("n2", "two", "2001:db8::1"), at("n3", "three", "2001:db8::1")}, "x/three x/two"},
+		"a pod at home has it":                {[]any{at("n2", "two", "10.1.3.1"), at("n3", "three", "10.1.3.1")}, "x/two"},
+		"a pod here has it":                   {[]any{at("n2", "two", "10.1.1.1"), at("n1", "one", "10.1.1.1")}, "x/two"},
+		"a Node has it":                       {[]any{at("n2", "two", "192.168.0.3")}, "x/two"},
+		"in the range of this node":           {[]any{at("n2", "two", "10.1.1.9")}, ""},
+		"in the range of this node, two":      {[]any{at("n2", "two", "10.1.1.9"), at("n3", "three", "10.1.1.9")}, "x/three x/two"},
+		"of a pod that is handed on":          {[]any{terminating, at("n3", "three", "203.0.113.1")}, "x/three"},
+		"two pods of one node, the older one": {[]any{at("n2", "two", "203.0.113.1"), at("n2", "zwei", "203.0.113.1")}, "x/zwei"},
+	} {
+		c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})
+		for _, o := range []any{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, aNode(1), aNode(2), aNode(3)} {
+			c.Set(o)
+		}
+		for _, p := range tc.pods {
+			c.Set(compile.NewPod(p.(*corev1.Pod)))
+		}
+		c.Snapshot()
+		var got []string
+		for _, p := range c.Uncertain() {
+			got = append(got, p.String())
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%s: %v, want %q", name, got, tc.want)
+		}
+	}
+}

@@ -76,8 +76,11 @@ type Dispute struct {
 	Here bool
 }
 
-// Equal reports whether d and o are about the same pods.
+// Equal reports whether d and o are about the same pods. Nil equals nil alone.
 func (d *Dispute) Equal(o *Dispute) bool {
+	if d == nil || o == nil {
+		return d == o
+	}
 	return slices.Equal(d.Pods, o.Pods) && d.NoPod == o.NoPod && d.NoHost == o.NoHost && d.Here == o.Here
 }
 

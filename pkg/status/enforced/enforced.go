@@ -46,9 +46,13 @@ const (
 	EnforcedOnAllNodes = "EnforcedOnAllNodes"
 	Pending            = "Pending"
 	AgentsDoNotAnswer  = "AgentsDoNotAnswer"
-	maxNamed           = 3   // nodes that a Text names
-	maxReason          = 200 // bytes of a node's reason
-	maxNodeName        = 253
+	// PodsNotKnownByAddress means that the policy is in force and selects pods whose addresses may be
+	// those of others.
+	PodsNotKnownByAddress = "PodsNotKnownByAddress"
+
+	maxNamed    = 3   // nodes that a Text names
+	maxReason   = 200 // bytes of a node's reason
+	maxNodeName = 253
 )
 
 // Config configures a Collector. Its Client also lists and watches nodes.
@@ -87,6 +91,7 @@ type track struct {
 	all    bool      // it is in force on all nodes
 	late   time.Time // since when it is not, zero if all
 	reason string    // why not, of the last round: a state of a node
+	unsure time.Time // since when pods that it selects are uncertain, zero if none is
 	report Text      // zero while it is not to be shown
 	first  bool      // it changed while it was followed, and has not ceased to be in force since
 	free   bool      // report needs no budget to be shown
@@ -331,8 +336,11 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 			interval = min(interval, settleTime) // answers may be older than it
 			continue
 		}
-		if c.update(t, r, now) {
+		if c.update(p, t, r, now) {
 			changed = append(changed, p)
+		}
+		if !t.unsure.IsZero() && t.report.Reason != PodsNotKnownByAddress {
+			interval = min(interval, lateInterval)
 		}
 		switch {
 		case t.late.IsZero():
@@ -352,14 +360,11 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 }
 
 // update updates a track, and reports whether its Text has changed.
-func (c *Collector) update(t *track, r *round, now time.Time) (changed bool) {
+func (c *Collector) update(p Policy, t *track, r *round, now time.Time) (changed bool) {
 	before := t.report
 	switch {
 	case r.everywhere(t.needs, t.all):
-		if !t.all {
-			t.report = Text{metav1.ConditionTrue, EnforcedOnAllNodes, fmt.Sprintf("In force on %d of %d nodes%s.", len(r.nodes), len(r.nodes), c.within(t, r))}
-		}
-		t.all, t.timed, t.late = true, false, time.Time{}
+		c.updateInForce(p, t, r, now)
 	case t.late.IsZero():
 		t.late = r.started
 	case now.Sub(t.late) >= patience && (t.all || t.report == Text{}):
@@ -372,6 +377,26 @@ func (c *Collector) update(t *track, r *round, now time.Time) (changed bool) {
 	}
 	t.paid, t.waits = false, time.Time{} // of the Text before
 	return true
+}
+
+// updateInForce updates a track that is in force on all nodes. Pods that become uncertain later are reported
+// after patience: addresses are handed from one pod to the next.
+func (c *Collector) updateInForce(p Policy, t *track, r *round, now time.Time) {
+	text, unsure := r.uncertainPods(p)
+	switch {
+	case !unsure:
+		t.unsure = time.Time{}
+	case t.unsure.IsZero():
+		t.unsure = now
+	}
+	switch {
+	case unsure && (t.report.Status != metav1.ConditionTrue || now.Sub(t.unsure) >= patience):
+		t.report = text
+	case unsure:
+	case !t.all, t.report.Reason == PodsNotKnownByAddress:
+		t.report = Text{metav1.ConditionTrue, EnforcedOnAllNodes, fmt.Sprintf("In force on %d of %d nodes%s.", len(r.nodes), len(r.nodes), c.within(t, r))}
+	}
+	t.all, t.timed, t.late = true, false, time.Time{}
 }
 
 // within returns within what time of its change a track came into force, for its Text, and counts it.

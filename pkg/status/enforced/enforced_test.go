@@ -567,3 +567,51 @@ func TestMetricsLint(t *testing.T) {
 		}
 	})
 }
+
+// A policy that selects pods which a node does not know by address is not said to be enforced whole: not at
+// first, and after a minute where it was. Nodes that do not agree are added up by the one with most.
+func TestPodsThatAreNotKnownByAddress(t *testing.T) {
+	const one = "False PodsNotKnownByAddress: In force on 3 of 3 nodes, but 1 pod that it may select has an address that may be another's, such as shop/web: packets pass only if they are allowed for each."
+	two := strings.NewReplacer("1 pod that it may select has an address", "2 pods that it may select have addresses", "shop/web", "shop/api").Replace(one)
+	unsure := func(u ...inforce.Uncertain) inforce.Answer {
+		a := answer("100")
+		a.Uncertain = u
+		return a
+	}
+	ofDB := inforce.Uncertain{Kind: "NetworkPolicy", Namespace: "shop", Name: "db", Pods: 1, Example: "shop/web"}
+	other := inforce.Uncertain{Kind: "NetworkPolicy", Namespace: "shop", Name: "other", Pods: 3, Example: "shop/x"}
+	for name, tt := range map[string]struct {
+		answer inforce.Answer
+		want   string
+	}{
+		"this policy":    {unsure(ofDB, other), one},
+		"another policy": {unsure(other), within},
+		"every policy":   {unsure(inforce.Uncertain{Pods: 2, Example: "shop/api"}), two},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				c.Set("node-2", tt.answer, nil)
+				c.Note(db, generation(1), true, need("90"))
+				pass(2 * settleTime)
+				c.want(t, "soon", generation(1), tt.want, 1)
+			})
+		})
+	}
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.Note(db, generation(1), false, need("90"))
+		pass(2 * settleTime)
+		c.want(t, "at first", generation(1), everywhere, 1)
+		c.Set("node-2", unsure(ofDB), nil)
+		pass(calmInterval + lateInterval)
+		c.want(t, "while an address is handed on", generation(1), everywhere, 0)
+		pass(patience)
+		c.want(t, "after a minute", generation(1), one, 1)
+		c.Set("node-3", unsure(inforce.Uncertain{Pods: 2, Example: "shop/api", Kind: "NetworkPolicy", Namespace: "shop", Name: "db"}), nil)
+		pass(calmInterval + lateInterval)
+		c.want(t, "two on another node", generation(1), two, 1)
+		c.Set("node-2", answer("100"), nil)
+		c.Set("node-3", answer("100"), nil)
+		pass(calmInterval + lateInterval)
+		c.want(t, "when they are known", generation(1), everywhere, 1)
+	})
+}

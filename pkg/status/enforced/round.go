@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
@@ -40,6 +41,9 @@ type round struct {
 	// are in force if they were before. A kind that is not on all nodes has none.
 	lowest [2]map[string]string
 	latest map[string]time.Time // of inForceSince, by kind
+	// uncertain are the policies that select pods which some node does not know by address. The zero
+	// Policy stands for all.
+	uncertain map[Policy]inforce.Uncertain
 
 	// What follows is for candidates.
 	suspects  []int               // positions of nodes that are not current
@@ -85,6 +89,7 @@ func (c *Collector) ask(ctx context.Context, names []string, pods []*corev1.Pod)
 	}
 	_ = group.Wait() // errors are those of the nodes
 	r.lowest = [2]map[string]string{r.lowestOf(false), r.lowestOf(true)}
+	r.uncertain = r.allUncertain()
 	c.metrics.count(r)
 	return r
 }
@@ -111,6 +116,43 @@ func (r *round) lowestOf(holds bool) (lowest map[string]string) {
 		}
 	}
 	return lowest
+}
+
+// allUncertain returns what the nodes say of uncertain pods. Of several nodes, the one with most counts, or
+// else the first.
+func (r *round) allUncertain() map[Policy]inforce.Uncertain {
+	all := map[Policy]inforce.Uncertain{}
+	for i := range r.nodes {
+		if r.nodes[i].err != nil {
+			continue
+		}
+		for _, u := range r.nodes[i].answer.Uncertain {
+			p := Policy{Kind: u.Kind, NamespacedName: types.NamespacedName{Namespace: u.Namespace, Name: u.Name}}
+			if u.Pods > all[p].Pods {
+				all[p] = u
+			}
+		}
+	}
+	return all
+}
+
+// uncertainPods returns the Text of a policy that is in force but selects uncertain pods, false if it
+// selects none.
+func (r *round) uncertainPods(p Policy) (Text, bool) {
+	u, ok := r.uncertain[p]
+	if !ok {
+		u, ok = r.uncertain[Policy{}]
+	}
+	if !ok {
+		return Text{}, false
+	}
+	pods := "1 pod that it may select has an address"
+	if u.Pods > 1 {
+		pods = fmt.Sprintf("%d pods that it may select have addresses", u.Pods)
+	}
+	return Text{metav1.ConditionFalse, PodsNotKnownByAddress, fmt.Sprintf(
+		"In force on %d of %d nodes, but %s that may be another's, such as %s: packets pass only if they are allowed for each.",
+		len(r.nodes), len(r.nodes), pods, u.Example)}, true
 }
 
 // everywhere reports whether all needs are in force on all nodes. before is set if they were before.

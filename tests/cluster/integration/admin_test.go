@@ -213,7 +213,7 @@ func TestDocumentedCommandsListFindingsOfAllKinds(t *testing.T) {
 	table := lines(k.run(documented(t, "anp,banp,cnp", "custom-columns")...))
 	for _, p := range all {
 		row := table[kinds[p.kind]+" "+p.name]
-		complains := strings.Contains(row, "spec.") && !strings.Contains(row, "The whole spec is enforced")
+		complains := strings.Contains(row, "spec.") && !strings.Contains(row, "The whole spec can be enforced")
 		if want := p.want != clean; row == "" || complains != want {
 			t.Errorf("%s %s complains: %t, want %t: %q", p.kind, p.name, complains, want, row)
 		}
