@@ -198,6 +198,12 @@ func (f *fakeTable) create(r replacement) error {
 	return nil
 }
 
+// copy returns the connections, which Run may change meanwhile.
+func (f *fakeTable) copy() (rows []entry) {
+	f.edit(func() { rows = slices.Clone(f.rows) })
+	return rows
+}
+
 // sourcePort returns the source port of the connection with key k, 0 if there is none.
 func (f *fakeTable) sourcePort(k key) uint16 {
 	for _, e := range f.rows {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,9 +17,11 @@ import (
 
 // fakeOverrides has the overrides of a kernel.
 type fakeOverrides struct {
+	mu     sync.Mutex // guards the maps and calls against Run
 	denied map[packet.Class]bool
 	closed map[End]bool
 	calls  int
+
 	fails  error
 	onCall func()
 }
@@ -30,19 +33,7 @@ func withOverrides(b *Blocker) *fakeOverrides {
 		if f.fails != nil {
 			return f.fails
 		}
-		f.calls++
-		for _, c := range o.Denied {
-			f.denied[c] = true
-		}
-		for _, c := range o.Ended {
-			delete(f.denied, c)
-		}
-		for _, e := range o.Closed {
-			f.closed[e] = true
-		}
-		for _, e := range o.Opened {
-			delete(f.closed, e)
-		}
+		f.apply(o)
 		if f.onCall != nil {
 			f.onCall()
 		}
@@ -51,11 +42,44 @@ func withOverrides(b *Blocker) *fakeOverrides {
 	return f
 }
 
+func (f *fakeOverrides) apply(o Overrides) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	for _, c := range o.Denied {
+		f.denied[c] = true
+	}
+	for _, c := range o.Ended {
+		delete(f.denied, c)
+	}
+	for _, e := range o.Closed {
+		f.closed[e] = true
+	}
+	for _, e := range o.Opened {
+		delete(f.closed, e)
+	}
+}
+
 // drops reports whether the kernel drops packets of e.
 func (f *fakeOverrides) drops(e entry) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	p, _ := e.first()
 	return e.mark&testMark != 0 || f.denied[classOf(p).public()] ||
 		f.closed[End{Addr: p.Src.Addr()}] || f.closed[End{Addr: p.Dst.Addr(), Ingress: true}]
+}
+
+// counts returns how many classes and ends are overridden, and how often overrides have changed.
+func (f *fakeOverrides) counts() (denied, closed, calls int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.denied), len(f.closed), f.calls
+}
+
+func (f *fakeOverrides) closes(e End) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed[e]
 }
 
 func denyPort(port uint16) Evaluator {
@@ -85,7 +109,7 @@ func TestDeniedClassesAreDroppedBeforeTheyAreListed(t *testing.T) {
 		f.edit(func() { dumps = f.dumps })
 		o.onCall = func() {
 			f.edit(func() {
-				if f.dumps != dumps && o.calls == 1 {
+				if _, _, calls := o.counts(); f.dumps != dumps && calls == 1 {
 					t.Error("the table was listed first")
 				}
 			})
@@ -93,7 +117,7 @@ func TestDeniedClassesAreDroppedBeforeTheyAreListed(t *testing.T) {
 		b.Set(denyPort(53), Change{Addrs: addrs("10.0.0.7")})
 		for range 5 {
 			synctest.Wait()
-			for i, e := range f.rows {
+			for i, e := range f.copy() {
 				if want := i < 100; o.drops(e) != want {
 					t.Fatalf("packets of connection %d are dropped: %v, want %v", i, !want, want)
 				}
@@ -102,8 +126,8 @@ func TestDeniedClassesAreDroppedBeforeTheyAreListed(t *testing.T) {
 		}
 		time.Sleep(2 * againAfter)
 		synctest.Wait()
-		if len(o.denied) != 0 {
-			t.Errorf("overrides remain: %v", o.denied)
+		if denied, _, _ := o.counts(); denied != 0 {
+			t.Errorf("%d overrides remain", denied)
 		}
 		for i, m := range f.marks() {
 			if want := i < 100; m != 0 != want {
@@ -127,7 +151,7 @@ func TestClosedEndsAreDroppedBeforeTheyAreListed(t *testing.T) {
 		end := End{Addr: pod[0]}
 		listed := false
 		f.onList = func(filter, int) {
-			if !listed && !o.closed[end] {
+			if !listed && !o.closes(end) {
 				t.Error("the table is listed before the end is closed")
 			}
 			listed = true
@@ -141,16 +165,16 @@ func TestClosedEndsAreDroppedBeforeTheyAreListed(t *testing.T) {
 		b.Set(deny, Change{Addrs: pod, Opened: pod, Closed: []End{end}})
 		time.Sleep(2 * againAfter)
 		synctest.Wait()
-		if marks := f.marks(); len(o.closed) != 0 || marks[0] != testMark || marks[1] != testMark || marks[2] != 0 {
-			t.Errorf("closed ends %v, marks %#x", o.closed, marks)
+		_, closed, calls := o.counts()
+		if marks := f.marks(); closed != 0 || marks[0] != testMark || marks[1] != testMark || marks[2] != 0 {
+			t.Errorf("%d closed ends, marks %#x", closed, marks)
 		}
 		// It is closed already, so a change of something else closes nothing.
-		calls := o.calls
 		b.Set(deny, Change{Addrs: addrs("10.0.1.1"), Closed: []End{end}})
 		time.Sleep(2 * againAfter)
 		synctest.Wait()
-		if o.calls != calls {
-			t.Errorf("%d calls for an end that was closed before", o.calls-calls)
+		if _, _, now := o.counts(); now != calls {
+			t.Errorf("%d calls for an end that was closed before", now-calls)
 		}
 		b.Set(always(Unblock, nil), Change{Addrs: pod})
 		time.Sleep(minInterval)
@@ -158,7 +182,7 @@ func TestClosedEndsAreDroppedBeforeTheyAreListed(t *testing.T) {
 		b.Set(deny, Change{Addrs: pod, Closed: []End{end}})
 		time.Sleep(minInterval)
 		synctest.Wait()
-		if !o.closed[end] {
+		if !o.closes(end) {
 			t.Error("the end is not closed again")
 		}
 	})
@@ -178,14 +202,14 @@ func TestOverridesEndWithTheChangeThatAllows(t *testing.T) {
 			b.Set(always(Block, nil), Change{Addrs: pod, Closed: []End{end}})
 			time.Sleep(minInterval)
 			synctest.Wait()
-			if !o.drops(f.rows[0]) {
+			if !o.drops(f.copy()[0]) {
 				t.Fatal("a denied connection passes")
 			}
 			b.Set(always(Unblock, nil), Change{Addrs: pod})
 			time.Sleep(minInterval)
 			synctest.Wait()
-			if o.drops(f.rows[0]) {
-				t.Fatalf("an allowed connection is dropped: mark %#x, %v, %v", f.rows[0].mark, o.denied, o.closed)
+			if e := f.copy()[0]; o.drops(e) {
+				t.Fatalf("an allowed connection is dropped: mark %#x", e.mark)
 			}
 		}
 	})
@@ -278,7 +302,7 @@ func TestLiveConnectionsOfTooManyClassesAreMarkedFirst(t *testing.T) {
 	if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: addrs("10.0.0.7")}); err != nil {
 		t.Fatal(err)
 	}
-	if len(o.denied) != maxDenied {
-		t.Errorf("%d classes are overridden, want %d", len(o.denied), maxDenied)
+	if denied, _, _ := o.counts(); denied != maxDenied {
+		t.Errorf("%d classes are overridden, want %d", denied, maxDenied)
 	}
 }
