@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -217,5 +218,29 @@ func TestNodesAt(t *testing.T) {
 	c.SetSandboxesOf("n2", []Sandbox{sandbox("new", "uid-new", "10.2.0.1", "10.1.0.2")})
 	if got := atAddress(c, "10.2.0.1") + " " + atAddress(c, "10.1.0.2"); got != "x/new " {
 		t.Errorf("without ranges, a report gives %q, want only the address that is not of this node", got)
+	}
+}
+
+// Outside of all ranges, too, an address in a status is not that of a pod which another node only reports.
+func TestReportsCountLessThanStatuses(t *testing.T) {
+	const addr = "203.0.113.1"
+	for _, reportFirst := range []bool{false, true} {
+		c := twoNodes()
+		report := func() { c.SetSandboxesOf("n2", []Sandbox{sandbox("new", "uid-new", addr)}) }
+		c.Set(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}})
+		c.Set(compile.NewPod(far("new")))
+		if reportFirst {
+			report()
+			c.Snapshot()
+			if got := occupants(c, netip.MustParseAddr(addr)); got != "x/new" {
+				t.Errorf("before a status has the address, it belongs to %q", got)
+			}
+		}
+		c.Set(compile.NewPod(at("n3", "three", addr)))
+		report()
+		c.Snapshot()
+		if got := occupants(c, netip.MustParseAddr(addr)); got != "x/three" {
+			t.Errorf("report first %v: the address belongs to %q, want x/three", reportFirst, got)
+		}
 	}
 }
