@@ -94,22 +94,8 @@ func NewAsker(cfg Config) *Asker {
 			Help: "Nodes that were not asked about their new pods because 64 others were.",
 		}),
 	}
-	cfg.Registerer.MustRegister(a.failed, a.skipped, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "netpol_new_pods_nodes",
-		Help: "Nodes that are asked about their new pods, at most 64.",
-	}, a.count))
+	cfg.Registerer.MustRegister(a.failed, a.skipped)
 	return a
-}
-
-func (a *Asker) count() (n float64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, c := range a.nodes {
-		if !c.rest {
-			n++
-		}
-	}
-	return n
 }
 
 // Want says that a packet waits for the pod at an address. It does not block.

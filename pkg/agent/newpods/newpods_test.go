@@ -220,8 +220,10 @@ func TestAgentsReport(t *testing.T) {
 	await(t, heard, "node-2: x/a uid-a [10.2.0.1]")
 	two.board.Set([]clusterstate.Sandbox{sandboxAt("b", "10.2.0.2"), sandboxAt("a", "10.2.0.1")})
 	await(t, heard, "node-2: x/b uid-b [10.2.0.2], x/a uid-a [10.2.0.1]")
-	if n := asker.count(); n != 1 {
-		t.Errorf("%v nodes are asked, want 1", n)
+	asker.mu.Lock()
+	defer asker.mu.Unlock()
+	if n := len(asker.nodes); n != 1 {
+		t.Errorf("%d nodes are asked, want 1", n)
 	}
 }
 

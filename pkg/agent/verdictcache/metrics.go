@@ -9,8 +9,6 @@ import (
 type metrics struct {
 	packets   [2]prometheus.Counter // by policy.Action: Deny, Allow
 	forgotten prometheus.Counter
-	full      prometheus.Counter
-	errors    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
@@ -24,17 +22,8 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 			Name: "netpol_remembered_verdicts_forgotten_total",
 			Help: "Remembered classes that a change of the cluster removed from the kernel.",
 		}),
-		full: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_remembered_verdicts_full_total",
-			Help: "Packets whose verdict was not remembered because there was no room.",
-		}),
-		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_remembered_verdicts_errors_total",
-			Help: "Failures to change remembered verdicts. After each, the kernel forgets all first.",
-		}),
 	}
-	reg.MustRegister(packets, m.forgotten, m.full, m.errors,
-		c.gauge("accept", &c.allowed), c.gauge("drop", &c.denied))
+	reg.MustRegister(packets, m.forgotten, c.gauge("accept", &c.allowed), c.gauge("drop", &c.denied))
 	return m
 }
 

@@ -165,7 +165,6 @@ func (c *Cache) Allowed(class packet.Class, d policy.Decision) bool {
 	}
 	e := c.allowed.getOrAdd(class)
 	if e == nil {
-		c.metrics.full.Inc()
 		return false
 	}
 	e.decision, e.until = d, now.Add(recorded)
@@ -314,7 +313,6 @@ func (c *Cache) Healthy() error {
 // caller holds writing.
 func (c *Cache) restart(ctx context.Context, err error) {
 	if c.cfg.Alone() {
-		c.metrics.errors.Inc()
 		klog.FromContext(ctx).Error(err, "Remembered verdicts could not be changed; removing all of them")
 	} else {
 		klog.FromContext(ctx).V(2).Info("Another agent has the remembered verdicts", "reason", err.Error())

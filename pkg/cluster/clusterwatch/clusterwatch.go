@@ -459,6 +459,5 @@ func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, duration time.D
 	if c.needed != nil {
 		c.needed.follow(c.view.Needs())
 	}
-	c.metrics.compiled(start, duration)
 	return s, since, duration, c.contents()
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,12 +23,11 @@ import (
 // Reflector's store but does not store objects itself: an informer would hold every object a
 // second time.
 type mirror struct {
-	cache            *Cache
-	kind             *compile.Kind
-	source           cache.ListerWatcher
-	strip            stripFunc
-	changes, ignored prometheus.Counter
-	failures         *failures
+	cache    *Cache
+	kind     *compile.Kind
+	source   cache.ListerWatcher
+	strip    stripFunc
+	failures *failures
 
 	first  sync.Once
 	listed chan struct{} // closed when the first list is in the Cluster
@@ -53,8 +51,6 @@ func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher
 		cache:   c,
 		kind:    kind,
 		strip:   strip,
-		changes: c.metrics.changes.WithLabelValues(kind.Name),
-		ignored: c.metrics.ignored.WithLabelValues(kind.Name),
 		listed:  make(chan struct{}),
 		objects: map[[2]string]any{},
 	}
@@ -163,10 +159,8 @@ func (m *mirror) set(o any) error {
 	m.change(func(v view) int {
 		m.version = s.version // the Reflector tells it later, and the snapshot may be compiled before
 		if !m.put(v, s) {
-			m.ignored.Inc()
 			return 0
 		}
-		m.changes.Inc()
 		return 1
 	})
 	return nil
@@ -218,7 +212,6 @@ func (m *mirror) delete(v view, s *stripped) int {
 	if !m.remove(v, s) {
 		return 0
 	}
-	m.changes.Inc()
 	return 1
 }
 
@@ -282,7 +275,6 @@ func (m *mirror) Replace(list []any, version string) error {
 		changed := m.deleteUnlisted(v, listed)
 		for _, s := range all {
 			if m.put(v, s) {
-				m.changes.Inc()
 				changed++
 			}
 		}

@@ -260,7 +260,7 @@ func TestOnlyEnabledKindsAreAskedForAndCounted(t *testing.T) {
 						t.Errorf("%v objects of %s", objects, k)
 					}
 				}
-				if got, want := testutil.CollectAndCount(h.metrics.changes), 4+len(kinds); got != want {
+				if got, want := testutil.CollectAndCount(h.metrics.watchErrors), 4+len(kinds); got != want {
 					t.Errorf("%d kinds have rows, want %d", got, want)
 				}
 			})

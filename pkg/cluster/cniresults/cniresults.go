@@ -179,7 +179,6 @@ func (c *Cache) read(ctx context.Context) {
 	c.err = err
 	c.mu.Unlock()
 	now := c.folder.sandboxes()
-	c.metrics.sandboxes.Set(float64(len(now)))
 	c.report(ctx, len(now) > 0, err)
 	if c.published == nil || !slices.EqualFunc(c.published, now, Sandbox.equal) {
 		c.published = now

@@ -9,9 +9,8 @@ const (
 )
 
 type metrics struct {
-	source    *prometheus.GaugeVec
-	sandboxes prometheus.Gauge
-	faults    *prometheus.CounterVec
+	source *prometheus.GaugeVec
+	faults *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -20,10 +19,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_pod_address_source_info",
 			Help: "1 for where addresses of new pods of this node are learned first.",
 		}, []string{"source"}),
-		sandboxes: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "netpol_cni_cache_sandboxes",
-			Help: "Sandboxes of pods in the CNI cache, with leftovers of those that are gone.",
-		}),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_cni_cache_errors_total",
 			Help: "Files of the CNI cache that were ignored. too_long: 256 KiB. too_many_files: more than 4096, none is read.",
@@ -33,7 +28,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, kind := range []string{faultMany, faultLong, faultRead, faultMalformed} {
 		m.faults.WithLabelValues(kind)
 	}
-	reg.MustRegister(m.source, m.sandboxes, m.faults)
+	reg.MustRegister(m.source, m.faults)
 	return m
 }
 

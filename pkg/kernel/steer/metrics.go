@@ -3,7 +3,6 @@ package steer
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +15,6 @@ const scrapeTimeout = 2 * time.Second
 type metrics struct {
 	syncs       *prometheus.CounterVec
 	lastSuccess prometheus.Gauge
-	elements    *prometheus.GaugeVec
 	programming prometheus.Histogram
 	divert      *prometheus.GaugeVec
 	support     *prometheus.GaugeVec
@@ -43,10 +41,6 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 			Name: "netpol_steer_last_success_timestamp_seconds",
 			Help: "When the nftables table was last synced or found correct.",
 		}),
-		elements: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "netpol_steer_elements",
-			Help: "Elements of each nftables set.",
-		}, []string{"set"}),
 		programming: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_policy_programming_duration_seconds",
 			Help:    "Time from receiving a change of the cluster to having it in force, in the nftables table too if other pods are selected.",
@@ -83,10 +77,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 	for _, found := range []string{byNotification, byPoll} {
 		m.external.WithLabelValues(found)
 	}
-	for _, spec := range slices.Concat(setSpecs, answerSpecs) {
-		m.elements.WithLabelValues(spec.name)
-	}
-	reg.MustRegister(m.syncs, m.lastSuccess, m.elements, m.programming, m.divert, m.support,
+	reg.MustRegister(m.syncs, m.lastSuccess, m.programming, m.divert, m.support,
 		m.external, m.repairs, m.lost, m.holder, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
 	return m
 }
@@ -120,9 +111,6 @@ func (m *metrics) synced(err error, o *observedState) {
 	m.syncs.WithLabelValues("success").Inc()
 	m.lastSuccess.SetToCurrentTime()
 	m.inPlace.Store(o.layout == ours)
-	for _, spec := range slices.Concat(setSpecs, answerSpecs) {
-		m.elements.WithLabelValues(spec.name).Set(float64(len(o.sets[spec.name])))
-	}
 }
 
 var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
