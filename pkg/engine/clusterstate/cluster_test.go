@@ -244,6 +244,15 @@ func describe(s *policy.Snapshot) string {
 	return out.String()
 }
 
+// Selectors match the labels that the API shows, none that a server would add.
+func TestNamespacesHaveTheirLabelsOnly(t *testing.T) {
+	shown := map[string]string{"ns": "x"}
+	s := New(Config{NodeName: "n1"}).setInput(fixture()).Snapshot()
+	if got := s.Endpoint(netip.MustParseAddr("10.0.0.1")).NamespaceLabels; !got.Equal(policy.NewLabels(shown)) {
+		t.Errorf("the namespace has the labels %v, want %v", got, shown)
+	}
+}
+
 func TestSetReportsChanges(t *testing.T) {
 	in := withPolicies()
 	c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})

@@ -110,3 +110,26 @@ func TestDecisionsAboutUnknownSourcesThatLast(t *testing.T) {
 		})
 	}
 }
+
+// Names are learned and expire between snapshots, so no decision of a source whose policies name
+// domains is lasting, whichever rule decides.
+func TestDecisionsOfSourcesThatNameDomainsDoNotLast(t *testing.T) {
+	byName := rule(NetworkPolicyTier, Allow, Peer{Domains: []Domain{{Name: "example.com"}}})
+	for _, tt := range []struct {
+		name  string
+		chain *Chain
+		want  bool
+	}{
+		{"no names", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}}, true},
+		{"names of another rule", &Chain{Rules: []Rule{byName, rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, dst := range []netip.Addr{addrB, addrWeb} {
+				d, lasting := snapshot(nil, tt.chain).EvaluateClass(packet.Class{Src: addrA, Dst: dst, Proto: packet.TCP, Port: 80})
+				if d.Allowed() != (dst == addrB) || lasting != tt.want {
+					t.Errorf("to %v: %v, lasting is %v, want %v", dst, d, lasting, tt.want)
+				}
+			}
+		})
+	}
+}
