@@ -25,7 +25,8 @@ const (
 	// settleTime is how soon after a change agents are asked: it is in force by then on most nodes.
 	settleTime = time.Second
 	// patience is how long a change may not be in force on a node before this is reported, and how
-	// long one that was in force.
+	// long one that was in force. It is also how long pods have to be certain before a policy is
+	// reported as in force again: addresses are handed from one pod to the next.
 	patience = time.Minute
 	// lateInterval is how often agents are asked while changes are late, and calmInterval while all
 	// are in force.
@@ -91,7 +92,7 @@ type track struct {
 	all    bool      // it is in force on all nodes
 	late   time.Time // since when it is not, zero if all
 	reason string    // why not, of the last round: a state of a node
-	unsure time.Time // since when pods that it selects are uncertain, zero if none is
+	unsure time.Time // when pods that it selects were uncertain last
 	report Text      // zero while it is not to be shown
 	first  bool      // it changed while it was followed, and has not ceased to be in force since
 	free   bool      // report needs no budget to be shown
@@ -201,12 +202,15 @@ func (c *Collector) MayShow(p Policy, r Revision, again bool) bool {
 	return false
 }
 
-// doubtful reports whether the report is true and the last answers differ.
-func (t *track) doubtful() bool { return t.all && !t.late.IsZero() }
+// isTrue reports whether the report says that the policy is in force.
+func (t *track) isTrue() bool { return t.report.Status == metav1.ConditionTrue }
 
-// behindOthers reports whether a track that is in force has to wait because another one waits.
+// doubtful reports whether the report is true and the last answers differ.
+func (t *track) doubtful() bool { return t.isTrue() && !t.late.IsZero() }
+
+// behindOthers reports whether a track whose report is true has to wait because another one waits.
 func (c *Collector) behindOthers(t *track) bool {
-	if !t.all {
+	if !t.isTrue() {
 		return false
 	}
 	for _, other := range c.tracks {
@@ -217,7 +221,7 @@ func (c *Collector) behindOthers(t *track) bool {
 	return false
 }
 
-// pay has tracks that wait shown: those that are not in force first, then those that wait longest. It
+// pay has tracks that wait shown: those that are not true first, then those that wait longest. It
 // returns them, and whether the budget is too small for others.
 func (c *Collector) pay() (paid []Policy, others bool) {
 	var waiting []Policy
@@ -239,11 +243,11 @@ func (c *Collector) pay() (paid []Policy, others bool) {
 	return paid, others
 }
 
-// byUrgency orders policies that are not in force first, then those that wait longest.
+// byUrgency orders policies whose report is not true first, then those that wait longest.
 func (c *Collector) byUrgency(a, b Policy) int {
 	x, y := c.tracks[a], c.tracks[b]
-	if x.all != y.all {
-		if x.all {
+	if x.isTrue() != y.isTrue() {
+		if x.isTrue() {
 			return 1
 		}
 		return -1
@@ -339,9 +343,6 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 		if c.update(p, t, r, now) {
 			changed = append(changed, p)
 		}
-		if !t.unsure.IsZero() && t.report.Reason != PodsNotKnownByAddress {
-			interval = min(interval, lateInterval)
-		}
 		switch {
 		case t.late.IsZero():
 		case now.Sub(t.late) < patience:
@@ -361,16 +362,20 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 
 // update updates a track, and reports whether its Text has changed.
 func (c *Collector) update(p Policy, t *track, r *round, now time.Time) (changed bool) {
-	before := t.report
+	before, inForce := t.report, r.everywhere(t.needs, t.all)
 	switch {
-	case r.everywhere(t.needs, t.all):
-		c.updateInForce(p, t, r, now)
+	case inForce:
+		t.late = time.Time{}
 	case t.late.IsZero():
 		t.late = r.started
 	case now.Sub(t.late) >= patience && (t.all || t.report == Text{}):
 		t.report = r.describe(t.needs, t.all)
 		t.first = t.first && !t.all
 		t.all = false
+	}
+	c.updateCertain(p, t, r, inForce, now)
+	if inForce {
+		t.all, t.timed = true, false
 	}
 	if t.report == before {
 		return false
@@ -379,24 +384,16 @@ func (c *Collector) update(p Policy, t *track, r *round, now time.Time) (changed
 	return true
 }
 
-// updateInForce updates a track that is in force on all nodes. Pods that become uncertain later are reported
-// after patience: addresses are handed from one pod to the next.
-func (c *Collector) updateInForce(p Policy, t *track, r *round, now time.Time) {
-	text, unsure := r.uncertainPods(p)
-	switch {
-	case !unsure:
-		t.unsure = time.Time{}
-	case t.unsure.IsZero():
-		t.unsure = now
-	}
-	switch {
-	case unsure && (t.report.Status != metav1.ConditionTrue || now.Sub(t.unsure) >= patience):
-		t.report = text
-	case unsure:
-	case !t.all, t.report.Reason == PodsNotKnownByAddress:
+// updateCertain updates the report of a track that is in force on all nodes, or was by its report. While
+// it selects uncertain pods, it is not said to be in force.
+func (c *Collector) updateCertain(p Policy, t *track, r *round, inForce bool, now time.Time) {
+	switch text, unsure := r.uncertainPods(p); {
+	case unsure && (inForce || t.isTrue()):
+		t.first = t.first && (t.report == text || t.report == Text{})
+		t.report, t.unsure = text, now
+	case inForce && (!t.all || t.report.Reason == PodsNotKnownByAddress && now.Sub(t.unsure) >= patience):
 		t.report = Text{metav1.ConditionTrue, EnforcedOnAllNodes, fmt.Sprintf("In force on %d of %d nodes%s.", len(r.nodes), len(r.nodes), c.within(t, r))}
 	}
-	t.all, t.timed, t.late = true, false, time.Time{}
 }
 
 // within returns within what time of its change a track came into force, for its Text, and counts it.
