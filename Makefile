@@ -68,7 +68,7 @@ build: ## build the programs into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 docs: ## write what docs have from the code: flags, metrics, lints, results, and what kubectl netpol prints
-	$(GO) test -count 1 -run 'MetricsAreDocumented|ResultsTable|ResultsPicture|TestDocument|GoodSets|TestFlagsPage' ./tests/repository/docs ./pkg/tool/lint ./cmd/kubectl-netpol ./cmd/kube-network-policies -update
+	$(GO) test -count 1 -run 'MetricsAreDocumented|ResultsTable|ResultsPicture|TestDocument|GoodSets|TestFlagsPage' ./tests/repository/docs ./pkg/tool/lint ./cmd/kubectl-netpol ./cmd/kube-network-policies ./cmd/status-writer -update
 
 demo: demo-tools build ## show the agent and kubectl netpol at work on this machine, as root: no cluster, under a minute
 	@$(GO) build -o bin/demo ./tests/repository/demo

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/holder"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
@@ -21,9 +22,9 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	if cfg.Answers.BindAddress == "" {
 		return nil
 	}
-	namespace, err := o.namespace()
+	namespace, err := o.Namespace()
 	if err != nil {
-		return flagError("status-bind-address", cfg.Answers.BindAddress, "needs the namespace of the status writer (%v)", err)
+		return command.FlagError("status-bind-address", cfg.Answers.BindAddress, "needs the namespace of the status writer (%v)", err)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -28,7 +28,7 @@ func TestAgentWithoutAKeyStarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := newOptions()
-			o.kubeconfig = "x" // outside of the cluster
+			o.Kubeconfig = "x" // outside of the cluster
 			cfg := agent.Config{NodeName: "node-1", Answers: agent.Answers{BindAddress: ":9082"}}
 			if err := o.setAnswers(t.Context(), &cfg, &rest.Config{Host: "https://127.0.0.1:1"}, file); err != nil {
 				t.Fatal(err)

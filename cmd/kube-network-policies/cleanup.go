@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/base/sealedfile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/bridgefilter"
@@ -19,29 +20,29 @@ const cleanupName = "cleanup"
 
 // cleanupOptions are the flags of the command cleanup.
 type cleanupOptions struct {
-	logging
+	command.Logging
 	marks         steer.Marks
 	snapshotCache string
 	wait          bool
 }
 
 func newCleanupOptions() *cleanupOptions {
-	return &cleanupOptions{logging: newLogging(), marks: steer.DefaultMarks}
+	return &cleanupOptions{Logging: command.NewLogging(), marks: steer.DefaultMarks}
 }
 
-func (o *cleanupOptions) addFlags(fs *pflag.FlagSet) {
-	o.logging.addFlags(fs)
+func (o *cleanupOptions) AddFlags(fs *pflag.FlagSet) {
+	o.Logging.AddFlags(fs)
 	fs.TextVar(&o.marks, "mark", o.marks, "`MASK` of the two bits to clear in connection marks, the agent's --mark")
 	fs.StringVar(&o.snapshotCache, "snapshot-cache", o.snapshotCache, "`FILE` to remove, with FILE.names, the agent's --snapshot-cache; empty removes none")
 	fs.BoolVar(&o.wait, "wait", o.wait, "wait to be terminated instead of exiting, for a DaemonSet that cleans all nodes")
 }
 
-func (o *cleanupOptions) validate(args []string) error {
-	return errors.Join(noArguments(args), o.logging.validate())
+func (o *cleanupOptions) Validate(args []string) error {
+	return errors.Join(command.NoArguments(args), o.Logging.Validate())
 }
 
-func (o *cleanupOptions) run(ctx context.Context) error {
-	if err := o.apply(); err != nil {
+func (o *cleanupOptions) Run(ctx context.Context) error {
+	if err := o.Apply(); err != nil {
 		return err
 	}
 	err := steer.Cleanup(ctx) // first: its rules set marks

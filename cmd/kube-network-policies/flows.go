@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 )
@@ -35,7 +36,7 @@ func newFlowsOptions() *flowsOptions {
 	return &flowsOptions{socket: agent.DefaultSocket, in: os.Stdin, out: os.Stdout}
 }
 
-func (o *flowsOptions) addFlags(fs *pflag.FlagSet) {
+func (o *flowsOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.socket, "probe-socket", o.socket, "`PATH` of the socket of the agent to read, its --probe-socket")
 	fs.StringVar(&o.filter.Namespace, "namespace", "", "only flows from or to pods of this namespace")
 	fs.StringVar(&o.filter.Pod, "pod", "", "only flows from or to pods of this name")
@@ -45,13 +46,13 @@ func (o *flowsOptions) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.follow, "follow", false, "print what is decided from now on, until interrupted: a flow each time its count has changed, at most once a second. If the standard input is a pipe, as with kubectl exec -i, it ends with that")
 }
 
-func (o *flowsOptions) validate(args []string) error {
+func (o *flowsOptions) Validate(args []string) error {
 	var errs []error
 	if o.socket == "" {
-		errs = append(errs, flagError("probe-socket", o.socket, "must not be empty"))
+		errs = append(errs, command.FlagError("probe-socket", o.socket, "must not be empty"))
 	}
 	if err := o.filter.Check(); err != nil || o.filter.Rules && o.follow {
-		errs = append(errs, flagError("rules", o.filter.Rules, "not with --namespace, --pod, --denied, --audit or --follow"))
+		errs = append(errs, command.FlagError("rules", o.filter.Rules, "not with --namespace, --pod, --denied, --audit or --follow"))
 	}
 	if len(args) > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", args[0]))
@@ -60,7 +61,7 @@ func (o *flowsOptions) validate(args []string) error {
 }
 
 // run prints the agent's records and, if it follows them, further changes.
-func (o *flowsOptions) run(ctx context.Context) error {
+func (o *flowsOptions) Run(ctx context.Context) error {
 	records, err := o.read(ctx)
 	if err != nil || !o.follow {
 		return errors.Join(err, flows.Encode(o.out, records))

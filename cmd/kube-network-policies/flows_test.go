@@ -69,7 +69,7 @@ func TestFlows(t *testing.T) {
 			o := newFlowsOptions()
 			o.out, o.follow = &out, tt.follow
 			o.socket = serveFlows(t, end, map[string]string{"": firstLines, "1-1": secondLines, "1-2": sameLines})
-			if err := o.run(ctx); err != nil {
+			if err := o.Run(ctx); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tt.want, out.String()); diff != "" {
@@ -92,11 +92,11 @@ func TestFlowsOfRules(t *testing.T) {
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			o, fs := newFlowsOptions(), pflag.NewFlagSet("", pflag.ContinueOnError)
-			o.addFlags(fs)
+			o.AddFlags(fs)
 			if err := fs.Parse(tt.args); err != nil {
 				t.Fatal(err)
 			}
-			if err := o.validate(nil); (err == nil) != tt.want || err != nil && !strings.Contains(err.Error(), "--rules") {
+			if err := o.Validate(nil); (err == nil) != tt.want || err != nil && !strings.Contains(err.Error(), "--rules") {
 				t.Errorf("got %v, want it valid: %v", err, tt.want)
 			}
 		})
@@ -116,7 +116,7 @@ func TestFollowingEndsWithItsInput(t *testing.T) {
 	o := newFlowsOptions()
 	o.in, o.out, o.follow = in, &out, true
 	o.socket = serveFlows(t, func() { client.Close() }, map[string]string{"": firstLines, "1-1": secondLines, "1-2": sameLines})
-	if err := o.run(ctx); err != nil || ctx.Err() != nil {
+	if err := o.Run(ctx); err != nil || ctx.Err() != nil {
 		t.Errorf("error is %v, and %v", err, ctx.Err())
 	}
 }

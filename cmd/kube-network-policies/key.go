@@ -22,16 +22,16 @@ func newKeyOptions() *keyOptions {
 	return &keyOptions{file: tlskey.File, message: "/dev/termination-log"}
 }
 
-func (o *keyOptions) addFlags(*pflag.FlagSet) {}
+func (o *keyOptions) AddFlags(*pflag.FlagSet) {}
 
-func (o *keyOptions) validate(args []string) error {
+func (o *keyOptions) Validate(args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("arguments %q: there are none", args)
 	}
 	return nil
 }
 
-func (o *keyOptions) run(context.Context) error {
+func (o *keyOptions) Run(context.Context) error {
 	message, err := tlskey.Make(o.file)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
@@ -37,13 +38,13 @@ const (
 
 // options are the flags of the agent. Flags that need no further work are parsed into cfg.
 type options struct {
-	sharedOptions
+	command.Shared
 	cfg     agent.Config
 	flowLog bool
 }
 
 func newOptions() *options {
-	return &options{sharedOptions: newSharedOptions(), cfg: agent.Config{
+	return &options{Shared: command.NewShared(), cfg: agent.Config{
 		Version:          buildversion.Version(),
 		Queue:            defaultQueue,
 		Marks:            steer.DefaultMarks,
@@ -52,25 +53,25 @@ func newOptions() *options {
 	}}
 }
 
-func (o *options) addFlags(fs *pflag.FlagSet) {
-	o.sharedOptions.addFlags(fs)
+func (o *options) AddFlags(fs *pflag.FlagSet) {
+	o.Shared.AddFlags(fs)
 	c := &o.cfg
-	fs.Var(&parsed{set: o.setNodeName}, "hostname-override", "`NAME` of this machine's Node object; empty uses the host name. With the name of no Node the agent is not ready and decides nothing")
+	fs.Var(command.NewValue("", o.setNodeName), "hostname-override", "`NAME` of this machine's Node object; empty uses the host name. With the name of no Node the agent is not ready and decides nothing")
 	fs.StringVar(&c.Manifests, "manifests", c.Manifests, "`FOLDER` of Kubernetes manifests (pods, namespaces, nodes, policies) to enforce instead of those of an API server; changed files are read again")
 	fs.TextVar(&c.PodWatches, "pod-watches", c.PodWatches, "`PODS` of other nodes to watch: all, or needed, those that policies of this node's pods name, which asks less of the API server where policies name few")
-	fs.Var(number(&c.Queue, agent.LastQueue), "nfqueue-id", "first `NUMBER` of the agent's NFQUEUE numbers: two for each queue, and three more. If another process uses one of them, the agent takes the next free range")
+	fs.Var(command.Number(&c.Queue, agent.LastQueue), "nfqueue-id", "first `NUMBER` of the agent's NFQUEUE numbers: two for each queue, and three more. If another process uses one of them, the agent takes the next free range")
 	fs.TextVar(&c.Marks, "mark", c.Marks, "`MASK` of the two bits of packet and connection marks that are the agent's: the higher one for what it has decided, the lower one for blocked connections and remembered classes. No other software may use them")
-	fs.Var(&parsed{c.RememberVerdicts.String(), o.setRememberVerdicts}, "remember-verdicts", "`TIME` for which the kernel accepts further connections of an allowed source, destination, protocol and port without asking the agent, 20s-1h, unless something changes; without an agent, too. 0 has every connection decided by the agent")
+	fs.Var(command.NewValue(c.RememberVerdicts.String(), o.setRememberVerdicts), "remember-verdicts", "`TIME` for which the kernel accepts further connections of an allowed source, destination, protocol and port without asking the agent, 20s-1h, unless something changes; without an agent, too. 0 has every connection decided by the agent")
 	fs.TextVar(&c.Denial, "deny", c.Denial, "`MODE` of denials by policies of pods whose namespace has no annotation "+compile.DenyAnnotation+": drop, or reject, which answers denied packets with a TCP reset or an ICMP error, so that clients fail at once")
-	fs.Var(items(o.addExempt), "source-check-exempt", "`INTERFACES`, or patterns such as net*, that may receive packets of any source, in addition to the uplinks that the agent finds. * switches off the check of sources, and the one that keeps pods out of the node's tunnels")
-	fs.Var(items(o.addTunnelPort), "tunnel-ports", "UDP `PORTS` at which programs of this node receive tunnels, in addition to those of its tunnel devices; pods of the node cannot send there. Through one that is missing, pods can send past every policy")
-	fs.Var(items(c.PodTunnels.ParsePodTunnel), "pod-tunnels", "`TUNNELS` of this node into which its pods may send, each udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
-	fs.Var(items(o.addResolver), "dns-resolvers", "the only DNS resolvers, as `IP[:PORT],...`, whose answers count for domain names in policies; empty uses the cluster's DNS Service, the pods behind it and the nameservers of this machine")
+	fs.Var(command.Items(o.addExempt), "source-check-exempt", "`INTERFACES`, or patterns such as net*, that may receive packets of any source, in addition to the uplinks that the agent finds. * switches off the check of sources, and the one that keeps pods out of the node's tunnels")
+	fs.Var(command.Items(o.addTunnelPort), "tunnel-ports", "UDP `PORTS` at which programs of this node receive tunnels, in addition to those of its tunnel devices; pods of the node cannot send there. Through one that is missing, pods can send past every policy")
+	fs.Var(command.Items(c.PodTunnels.ParsePodTunnel), "pod-tunnels", "`TUNNELS` of this node into which its pods may send, each udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
+	fs.Var(command.Items(o.addResolver), "dns-resolvers", "the only DNS resolvers, as `IP[:PORT],...`, whose answers count for domain names in policies; empty uses the cluster's DNS Service, the pods behind it and the nameservers of this machine")
 	fs.TextVar(&c.FailOpen, "fail-open", c.FailOpen, "`CASES` in which packets of selected pods are accepted instead of dropped: no-agent (none runs, or it has not read the cluster yet), queue-full, unknown-packet (it cannot be parsed, or its pod stays unknown), internal-error (its evaluation panics)")
 	fs.TextVar(&c.PodAddressSource, "pod-address-source", c.PodAddressSource, "where addresses of new pods of this node are learned: the `FOLDER` where the container runtime keeps the results of network plugins (not ready while it cannot be read), status (seconds later), or auto: /var/lib/cni/results if it is there, and the status")
 	fs.BoolVar(&c.LogDenied, "log-denied", c.LogDenied, "log denied packets with their pods and policies, at most ten a second and five of one pod in ten seconds, and how many were not logged")
 	fs.BoolVar(&o.flowLog, "flow-log", o.flowLog, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, and denied packets")
-	fs.Var(checked(&c.Answers.BindAddress, isEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
+	fs.Var(command.Checked(&c.Answers.BindAddress, command.IsEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
 	fs.StringVar(&c.ProbeSocket, "probe-socket", c.ProbeSocket, "`PATH` of a unix socket for the commands probe and flows; empty means none")
 	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, so that an agent enforces it until the API server has answered, and, with .names behind it, the file of the domain names that pods have learned; its folder must exist. Empty keeps none")
 }
@@ -113,33 +114,33 @@ func (o *options) addResolver(s string) error {
 }
 
 // validate returns an error for each flag that contradicts other flags or files.
-func (o *options) validate(args []string) error {
+func (o *options) Validate(args []string) error {
 	c := &o.cfg
-	errs := []error{noArguments(args), o.logging.validate()}
+	errs := []error{command.NoArguments(args), o.Logging.Validate()}
 	for _, f := range []struct {
 		flag  string
 		value any
 		needs bool // an API server
 	}{
-		{"kubeconfig", o.kubeconfig, o.kubeconfig != ""},
-		{"metrics-tls", o.metricsTLS, o.metricsTLS != tlsOff},
+		{"kubeconfig", o.Kubeconfig, o.Kubeconfig != ""},
+		{"metrics-tls", o.MetricsTLS, o.MetricsTLS != command.TLSOff},
 		{"pod-watches", c.PodWatches, c.PodWatches == agent.NeededPods},
 		{"snapshot-cache", c.SnapshotCache, c.SnapshotCache != ""},
 		{"status-bind-address", c.Answers.BindAddress, c.Answers.BindAddress != ""},
 	} {
 		if f.needs && c.Manifests != "" {
-			errs = append(errs, flagError(f.flag, f.value, "needs an API server, and cannot be used together with --manifests=%s", c.Manifests))
+			errs = append(errs, command.FlagError(f.flag, f.value, "needs an API server, and cannot be used together with --manifests=%s", c.Manifests))
 		}
 	}
 	if c.Manifests != "" {
 		if _, err := os.ReadDir(c.Manifests); err != nil {
-			errs = append(errs, flagError("manifests", c.Manifests, "must be a folder that can be read (%v)", err))
+			errs = append(errs, command.FlagError("manifests", c.Manifests, "must be a folder that can be read (%v)", err))
 		}
 	}
 	if c.SnapshotCache != "" {
 		folder := filepath.Dir(c.SnapshotCache)
 		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-			errs = append(errs, flagError("snapshot-cache", c.SnapshotCache, "needs a folder, and %s is none", folder))
+			errs = append(errs, command.FlagError("snapshot-cache", c.SnapshotCache, "needs a folder, and %s is none", folder))
 		}
 	}
 	return errors.Join(errs...)
@@ -148,8 +149,8 @@ func (o *options) validate(args []string) error {
 // config returns the configuration of the agent for valid options.
 func (o *options) config(ctx context.Context) (agent.Config, error) {
 	cfg := o.cfg
-	cfg.Kinds, cfg.Features, cfg.Audit = o.adminKinds(), o.features, o.audit
-	cfg.MetricsBindAddress = o.metricsBindAddress
+	cfg.Kinds, cfg.Features, cfg.Audit = o.AdminKinds(), o.Features, o.Audit
+	cfg.MetricsBindAddress = o.MetricsBindAddress
 	if o.flowLog {
 		cfg.FlowLog = os.Stdout
 	}
@@ -163,11 +164,11 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	if cfg.Manifests != "" {
 		return cfg, nil
 	}
-	config, err := o.client()
+	config, err := o.Client()
 	if err != nil {
 		return cfg, err
 	}
-	if cfg.MetricsAccess, err = o.metricsTLS.access(ctx, config, cfg.NodeName); err != nil {
+	if cfg.MetricsAccess, err = o.MetricsTLS.Access(ctx, config, cfg.NodeName); err != nil {
 		return cfg, err
 	}
 	if err = o.setAnswers(ctx, &cfg, config, tlskey.File); err != nil {
@@ -178,8 +179,8 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 }
 
 // run runs the agent in a worker that is restarted when it crashes.
-func (o *options) run(ctx context.Context) error {
-	if err := o.apply(); err != nil {
+func (o *options) Run(ctx context.Context) error {
+	if err := o.Apply(); err != nil {
 		return err
 	}
 	worker := os.Getenv(workerVar)

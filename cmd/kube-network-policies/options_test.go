@@ -4,15 +4,13 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command/commandtest"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
@@ -21,16 +19,7 @@ import (
 // parseAgent returns the options of args, or the error of parsing or validation.
 func parseAgent(args ...string) (*options, error) {
 	o := newOptions()
-	return o, parseAll(o, "", args)
-}
-
-func parseAll(c command, name string, args []string) error {
-	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	c.addFlags(fs)
-	if err := parse(fs, name, args); err != nil {
-		return err
-	}
-	return c.validate(fs.Args())
+	return o, program.Parse(o, "", args)
 }
 
 // configOf returns the configuration that args make.
@@ -45,16 +34,6 @@ func configOf(t *testing.T, args ...string) agent.Config {
 		t.Fatal(err)
 	}
 	return cfg
-}
-
-// wantError checks that err contains all parts.
-func wantError(t *testing.T, err error, parts []string) {
-	t.Helper()
-	for _, part := range parts {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("error %v does not contain %q", err, part)
-		}
-	}
 }
 
 func TestWrongFlags(t *testing.T) {
@@ -101,73 +80,55 @@ func TestWrongFlags(t *testing.T) {
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			_, err := parseAgent(strings.Fields(tc.args)...)
-			wantError(t, err, tc.want)
+			commandtest.WantError(t, err, tc.want)
 		})
 	}
 	_, err := parseAgent("--hostname-override= ")
-	wantError(t, err, []string{"--hostname-override= : is blank"})
+	commandtest.WantError(t, err, []string{"--hostname-override= : is blank"})
 }
 
 // Flags and values of earlier versions are errors that name their replacement.
 func TestRemovedFlags(t *testing.T) {
 	const kinds = "write --admin-policies"
 	for _, tc := range []struct {
-		command, args string
-		want          []string // parts of the error
+		args string
+		want []string // parts of the error
 	}{
-		{"", "--block-established=false", []string{"--block-established=false", "always blocked"}},
-		{"", "--otlp-endpoint=http://127.0.0.1:4318", []string{"--flow-log"}},
-		{"", "--admin-network-policy", []string{kinds}},
-		{"", "--baseline-admin-network-policy=true", []string{kinds}},
-		{"", "--cluster-network-policy", []string{kinds}},
-		{"", "--block-mark=0x800", []string{"--mark=0x1800"}},
-		{"", "--remember-mark 0x800", []string{"--mark=0x1800"}},
-		{"", "--mark=0x1000", []string{"--mark=0x1000: ", "0x1800"}},
-		{"", "--cleanup --snapshot-cache=x", []string{"kube-network-policies cleanup"}},
-		{"", "--cleanup-wait", []string{"kube-network-policies cleanup --wait"}},
-		{"", "--cni-cache-dir=/x", []string{"--pod-address-source=FOLDER"}},
-		{"", "--pod-address-source=cni-cache", []string{"--pod-address-source=cni-cache: ", "/var/lib/cni/results"}},
-		{"", "--fail-open=true", []string{"--fail-open=true: ", "write no-agent"}},
-		{"", "--fail-open=false", []string{"--fail-open=false: ", "remove it"}},
-		{"", "--fail-open", []string{"--fail-open"}},
-		{"", "--fail-open-queue-full", []string{"write --fail-open=queue-full"}},
-		{"", "--fail-open-unknown-packet", []string{"write --fail-open=unknown-packet"}},
-		{"", "--fail-open-internal-error", []string{"write --fail-open=internal-error"}},
-		{"", "--metrics-secure --metrics-tls-cert-file=c", []string{"--metrics-secure: ", "--metrics-tls-cert-file=c: ", "write --metrics-tls=self-signed"}},
-		{"", "--divert=auto --early-udp=auto --max-crashes=5", []string{"--divert=auto: ", "--early-udp=auto: ", "--max-crashes=5: ", "remove it"}},
-		{"", "--nfqueue-count=2 --pod-share=0 --evaluation-memory=1 --max-pod-watches=1 --snapshot-cache-max-age=1h", []string{"--nfqueue-count=2", "--pod-share=0", "--evaluation-memory=1", "--max-pod-watches=1", "--snapshot-cache-max-age=1h"}},
-		{writerName, "--admin-network-policy", []string{kinds}},
-		{writerName, "--cleanup", []string{"status-writer cleanup"}},
-		{writerName, "--denials-port=9080 --denials-ca-file=c --denials-token-file=t", []string{"--denials-port=9080", "--denials-ca-file=c", "--denials-token-file=t", "by their keys"}},
-		{writerName, "--events=false --status-qps=1 --status-burst=1", []string{"--events=false: ", "--status-qps=1: ", "--status-burst=1: "}},
-		{writerName, "--leader-elect-namespace=x", []string{"namespace of the writer's pod"}},
-		{writerName, "--metrics-secure", []string{"write --metrics-tls=self-signed"}},
+		{"--block-established=false", []string{"--block-established=false", "always blocked"}},
+		{"--otlp-endpoint=http://127.0.0.1:4318", []string{"--flow-log"}},
+		{"--admin-network-policy", []string{kinds}},
+		{"--baseline-admin-network-policy=true", []string{kinds}},
+		{"--cluster-network-policy", []string{kinds}},
+		{"--block-mark=0x800", []string{"--mark=0x1800"}},
+		{"--remember-mark 0x800", []string{"--mark=0x1800"}},
+		{"--mark=0x1000", []string{"--mark=0x1000: ", "0x1800"}},
+		{"--cleanup --snapshot-cache=x", []string{"kube-network-policies cleanup"}},
+		{"--cleanup-wait", []string{"kube-network-policies cleanup --wait"}},
+		{"--cni-cache-dir=/x", []string{"--pod-address-source=FOLDER"}},
+		{"--pod-address-source=cni-cache", []string{"--pod-address-source=cni-cache: ", "/var/lib/cni/results"}},
+		{"--fail-open=true", []string{"--fail-open=true: ", "write no-agent"}},
+		{"--fail-open=false", []string{"--fail-open=false: ", "remove it"}},
+		{"--fail-open", []string{"--fail-open"}},
+		{"--fail-open-queue-full", []string{"write --fail-open=queue-full"}},
+		{"--fail-open-unknown-packet", []string{"write --fail-open=unknown-packet"}},
+		{"--fail-open-internal-error", []string{"write --fail-open=internal-error"}},
+		{"--metrics-secure --metrics-tls-cert-file=c", []string{"--metrics-secure: ", "--metrics-tls-cert-file=c: ", "write --metrics-tls=self-signed"}},
+		{"--divert=auto --early-udp=auto --max-crashes=5", []string{"--divert=auto: ", "--early-udp=auto: ", "--max-crashes=5: ", "remove it"}},
+		{"--nfqueue-count=2 --pod-share=0 --evaluation-memory=1 --max-pod-watches=1 --snapshot-cache-max-age=1h", []string{"--nfqueue-count=2", "--pod-share=0", "--evaluation-memory=1", "--max-pod-watches=1", "--snapshot-cache-max-age=1h"}},
 	} {
-		t.Run(tc.command+" "+tc.args, func(t *testing.T) {
-			var c command = newOptions()
-			if tc.command != "" {
-				c = commands[tc.command]()
-			}
-			wantError(t, parseAll(c, tc.command, strings.Fields(tc.args)), tc.want)
+		t.Run(tc.args, func(t *testing.T) {
+			_, err := parseAgent(strings.Fields(tc.args)...)
+			commandtest.WantError(t, err, tc.want)
 		})
 	}
 }
 
-// No removed flag exists, and the texts name existing flags.
-func TestRemovedFlagsAreNotThere(t *testing.T) {
-	for name, c := range map[string]command{"": newOptions(), writerName: newWriterOptions()} {
-		fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
-		c.addFlags(fs)
-		for flag, instead := range removedFlags[name] {
-			if fs.Lookup(flag) != nil {
-				t.Errorf("%s has --%s, which was removed", name, flag)
-			}
-			for _, m := range regexp.MustCompile(`--([a-z-]+[a-z])`).FindAllStringSubmatch(instead, -1) {
-				if fs.Lookup(m[1]) == nil && m[1] != "wait" {
-					t.Errorf("%s --%s: there is no --%s", name, flag, m[1])
-				}
-			}
-		}
+// The status writer was a command of the agent.
+func TestRemovedCommands(t *testing.T) {
+	for _, args := range []string{"status-writer", "status-writer cleanup", "status-writer --status-sink=none --denials-port=1"} {
+		t.Run(args, func(t *testing.T) {
+			commandtest.WantError(t, program.CheckCommand(strings.Fields(args)), []string{"status-writer: the command was removed", "command: [status-writer]"})
+		})
 	}
 }
 
@@ -221,25 +182,5 @@ func TestDefaults(t *testing.T) {
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got\n%+v, want\n%+v", cfg, want)
-	}
-}
-
-// The help is short enough to be read.
-func TestFlagsAreFew(t *testing.T) {
-	for name, tc := range map[string]struct {
-		c    command
-		most int
-	}{"agent": {newOptions(), 24}, "status writer": {newWriterOptions(), 10}} {
-		fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
-		tc.c.addFlags(fs)
-		n := 0
-		fs.VisitAll(func(f *pflag.Flag) {
-			if !isLogging(f.Name) {
-				n++
-			}
-		})
-		if n > tc.most {
-			t.Errorf("the %s has %d flags: which one could be decided by the program?", name, n)
-		}
 	}
 }

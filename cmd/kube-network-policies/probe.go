@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 )
 
@@ -25,14 +26,14 @@ type probeOptions struct {
 
 func newProbeOptions() *probeOptions { return &probeOptions{socket: agent.DefaultSocket} }
 
-func (o *probeOptions) addFlags(fs *pflag.FlagSet) {
+func (o *probeOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.socket, "probe-socket", o.socket, "`PATH` of the socket of the agent to ask, its --probe-socket")
 }
 
-func (o *probeOptions) validate(args []string) error {
+func (o *probeOptions) Validate(args []string) error {
 	var errs []error
 	if o.socket == "" {
-		errs = append(errs, flagError("probe-socket", o.socket, "must not be empty"))
+		errs = append(errs, command.FlagError("probe-socket", o.socket, "must not be empty"))
 	}
 	if len(args) != 1 || args[0] != "livez" && args[0] != "readyz" {
 		return errors.Join(append(errs, fmt.Errorf("arguments %q: must be livez or readyz", args))...)
@@ -41,7 +42,7 @@ func (o *probeOptions) validate(args []string) error {
 	return errors.Join(errs...)
 }
 
-func (o *probeOptions) run(ctx context.Context) error {
+func (o *probeOptions) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return agent.Probe(ctx, o.socket, o.endpoint)

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
-
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 )
 
@@ -19,14 +17,10 @@ func TestProbeOptions(t *testing.T) {
 		"metrics":                     "must be livez or readyz",
 	} {
 		t.Run(args, func(t *testing.T) {
-			c, name, rest := choose(append([]string{probeName}, strings.Fields(args)...))
-			fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
-			c.addFlags(fs)
-			if err := parse(fs, name, rest); err != nil {
-				t.Fatal(err)
-			}
+			c, name, rest := program.Choose(append([]string{probeName}, strings.Fields(args)...))
+			err := program.Parse(c, name, rest)
 			got := c.(*probeOptions).socket
-			if err := c.validate(fs.Args()); err != nil {
+			if err != nil {
 				got = err.Error()
 			}
 

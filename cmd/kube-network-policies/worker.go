@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/supervise"
 )
@@ -20,12 +21,6 @@ const (
 	maxCrashes  = 5
 	crashWindow = time.Minute
 )
-
-// exitStatus is the error of a worker that ended with this status and has logged the reason.
-type exitStatus int
-
-// Error implements error.
-func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // superviseWorkers runs this program again, as worker, with the same arguments.
 func superviseWorkers(ctx context.Context) error {
@@ -47,7 +42,7 @@ func superviseWorkers(ctx context.Context) error {
 		Window:     crashWindow,
 	})
 	if err == nil && status != 0 {
-		err = exitStatus(status)
+		err = command.ExitStatus(status)
 	}
 	return err
 }

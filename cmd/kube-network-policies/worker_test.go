@@ -50,7 +50,7 @@ func TestProbeArguments(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := probeOptions{socket: tt.socket}
-			if err := o.validate(tt.args); (err == nil) != tt.valid {
+			if err := o.Validate(tt.args); (err == nil) != tt.valid {
 				t.Errorf("error %v", err)
 			}
 		})

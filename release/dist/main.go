@@ -1,5 +1,5 @@
 // dist makes the files of a release that need no registry: the archives of kubectl-netpol
-// with a manifest for krew, the agent for each architecture, the package of the Helm chart,
+// with a manifest for krew, agent and status writer for each architecture, the package of the Helm chart,
 // the install files, SBOMs, the section of the changelog, and the checksums of all. The
 // same sources make the same files.
 package main
@@ -153,12 +153,14 @@ func (r release) plugins() error {
 	return os.WriteFile(r.path("netpol.yaml"), manifest, 0o644)
 }
 
-// agents cross-builds the program of the image.
+// agents cross-builds the programs of the image.
 func (r release) agents() error {
 	for _, p := range agents {
-		name := fmt.Sprintf("kube-network-policies-%s-%s-%s", r.version, p.os, p.arch)
-		if err := r.build("kube-network-policies", p, r.path(name), name+".cdx.json"); err != nil {
-			return err
+		for _, program := range []string{"kube-network-policies", "status-writer"} {
+			name := fmt.Sprintf("%s-%s-%s-%s", program, r.version, p.os, p.arch)
+			if err := r.build(program, p, r.path(name), name+".cdx.json"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ package removedflags
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 )
 
@@ -18,6 +19,17 @@ var Kinds = Table{
 }
 
 const adminPolicies = "write --admin-policies, for all kinds of administrators' policies that the cluster serves"
+
+const inMetricsTLS = "write --metrics-tls=self-signed, or --metrics-tls=FOLDER with the files tls.crt and tls.key"
+
+// Both adds to t the removed flags that both the agent and the status writer had.
+func Both(t Table) Table {
+	maps.Copy(t, Kinds)
+	for _, name := range []string{"metrics-secure", "metrics-tls-cert-file", "metrics-tls-private-key-file"} {
+		t[name] = inMetricsTLS
+	}
+	return t
+}
 
 // Check returns an error for each argument that is a flag of t.
 func (t Table) Check(args []string) error {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,8 +52,9 @@ func TestImages(t *testing.T) {
 	t.Run("agent", func(t *testing.T) {
 		i := s.build(t)
 		i.checkConfig(config{User: "0:0", Env: []string{"PATH=/usr/bin"}, Entrypoint: []string{"kube-network-policies"}})
-		i.checkFiles("usr/bin/kube-network-policies")
+		i.checkFiles("usr/bin/kube-network-policies", "usr/bin/status-writer")
 		i.checkOutput("version "+version+" ", "/usr/bin/kube-network-policies", "--version")
+		i.checkOutput("version "+version+" ", "/usr/bin/status-writer", "--version")
 		i.checkAgent()
 	})
 	t.Run("prober", func(t *testing.T) {
@@ -71,12 +73,12 @@ func (i image) checkConfig(want config) {
 	}
 }
 
-// checkFiles checks that there is this program and nothing else: no library, no shell, no
+// checkFiles checks that there are these programs and nothing else: no library, no shell, no
 // package manager, and that it gives no rights to who executes it.
-func (i image) checkFiles(program string) {
+func (i image) checkFiles(programs ...string) {
 	i.t.Helper()
 	var size int64
-	found := false
+	found := 0
 	err := fs.WalkDir(os.DirFS(i.root), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -86,8 +88,9 @@ func (i image) checkFiles(program string) {
 			return err
 		}
 		size += info.Size()
-		found = found || path == program
-		if path != program {
+		if slices.Contains(programs, path) {
+			found++
+		} else {
 			i.t.Errorf("the image has %s", path)
 		}
 		if info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
@@ -101,8 +104,8 @@ func (i image) checkFiles(program string) {
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	if !found {
-		i.t.Errorf("the image lacks %s", program)
+	if found < len(programs) {
+		i.t.Errorf("the image has %d of %q", found, programs)
 	}
 	i.t.Logf("%.1f MB", float64(size)/1e6)
 }

@@ -31,6 +31,8 @@ import (
 const (
 	agentName  = "kube-network-policies"
 	writerName = "kube-network-policies-status"
+
+	writerProgram = "status-writer" // in the image
 )
 
 const (
@@ -331,37 +333,38 @@ func entrypoint(t *testing.T) string {
 	return string(m[len(m)-1][1])
 }
 
-// TestFlagsExist asks the program itself for its flags.
+// TestFlagsExist asks the programs themselves for their flags.
 func TestFlagsExist(t *testing.T) {
-	binary, err := lab.BuildAgent(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
+	folder := t.TempDir()
+	for _, name := range []string{agentName, writerProgram} {
+		if _, err := lab.Build(t.Context(), folder, name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	forEachInstall(t, func(t *testing.T, file string) {
 		_, container := agent(t, file)
-		checkFlags(t, binary, container.Args)
+		checkFlags(t, filepath.Join(folder, agentName), container.Args)
 		if container.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" || !slices.Contains(container.Args, "--hostname-override=$("+container.Env[0].Name+")") {
 			t.Errorf("arguments %v do not set the name of the node", container.Args)
 		}
 		_, container = writer(t, file)
-		checkFlags(t, binary, container.Args)
+		if !slices.Equal(container.Command, []string{writerProgram}) {
+			t.Fatalf("the writer's command is %q", container.Command)
+		}
+		checkFlags(t, filepath.Join(folder, writerProgram), container.Args)
 	})
 }
 
 func checkFlags(t *testing.T, binary string, args []string) {
 	t.Helper()
-	var command []string
-	if !strings.HasPrefix(args[0], "-") {
-		command, args = args[:1:1], args[1:]
-	}
-	help, err := exec.CommandContext(t.Context(), binary, append(command, "--help")...).CombinedOutput()
+	help, err := exec.CommandContext(t.Context(), binary, "--help").CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v --help: %v: %s", command, err, help)
+		t.Fatalf("%s --help: %v: %s", binary, err, help)
 	}
 	for _, arg := range args {
 		flag, _, _ := strings.Cut(arg, "=")
 		if !strings.Contains(string(help), flag+" ") {
-			t.Errorf("%v has no flag %s", command, flag)
+			t.Errorf("%s has no flag %s", filepath.Base(binary), flag)
 		}
 	}
 }

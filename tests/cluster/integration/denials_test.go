@@ -216,7 +216,7 @@ func (d *denialsCluster) startAgents(plane *controlplane.ControlPlane) {
 		node := d.network.Nodes[i]
 		socket := filepath.Join(d.files, node.Name)
 		a, err := node.StartAgent(lab.AgentConfig{
-			Binary: must[string](d.t)(program()),
+			Binary: program(d.t, "kube-network-policies"),
 			Args: []string{
 				"--kubeconfig=" + kubeconfig, "--hostname-override=" + name, "--probe-socket=" + socket,
 				"--status-bind-address=" + answersOf(node).String(),
@@ -254,7 +254,7 @@ func (d *denialsCluster) recorded() []int {
 	d.t.Helper()
 	counts := make([]int, len(d.agents))
 	for i, socket := range d.sockets {
-		text, err := d.network.Nodes[i].Run(d.t.Context(), "", must[string](d.t)(program()), "flows", "--denied", "--probe-socket="+socket)
+		text, err := d.network.Nodes[i].Run(d.t.Context(), "", program(d.t, "kube-network-policies"), "flows", "--denied", "--probe-socket="+socket)
 		if err != nil {
 			continue // it starts
 		}

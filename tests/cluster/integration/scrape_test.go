@@ -48,7 +48,7 @@ func TestPrometheusScrapesAgentSecurely(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, err := node.StartAgent(lab.AgentConfig{
-			Binary: must[string](t)(program()), Metrics: netip.MustParseAddrPort(agentMetrics),
+			Binary: program(t, "kube-network-policies"), Metrics: netip.MustParseAddrPort(agentMetrics),
 			Args: []string{"--kubeconfig=" + kubeconfig, "--hostname-override=" + c.node, "--metrics-tls=self-signed"},
 		})
 		if err != nil {

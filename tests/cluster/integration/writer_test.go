@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,15 +26,21 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 )
 
-// program builds the program that is tested, once, and returns its file.
-var program = sync.OnceValues(func() (string, error) {
-	file := filepath.Join(scratch, "kube-network-policies")
-	said, err := exec.Command("go", "build", "-C", "../../..", "-o", file, "./cmd/kube-network-policies").CombinedOutput()
+// programs builds agent and status writer, once, and returns their folder.
+var programs = sync.OnceValues(func() (string, error) {
+	folder := filepath.Join(scratch, "programs") + "/"
+	said, err := exec.Command("go", "build", "-C", "../../..", "-o", folder, "./cmd/kube-network-policies", "./cmd/status-writer").CombinedOutput()
 	if err != nil {
-		err = fmt.Errorf("build the program: %w: %s", err, said)
+		err = fmt.Errorf("build the programs: %w: %s", err, said)
 	}
-	return file, err
+	return folder, err
 })
+
+// program returns the file of a program that is tested.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	return filepath.Join(must[string](t)(programs()), name)
+}
 
 // writer is a running status writer program.
 type writer struct {
@@ -66,7 +71,7 @@ func writerCommand(t *testing.T, as *rest.Config, args ...string) *exec.Cmd {
 	if err := controlplane.Kubeconfig(as, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(must[string](t)(program()), slices.Concat([]string{"status-writer"}, args, []string{"--kubeconfig=" + kubeconfig})...)
+	cmd := exec.Command(program(t, "status-writer"), append(args, "--kubeconfig="+kubeconfig)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }

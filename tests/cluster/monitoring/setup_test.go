@@ -101,7 +101,11 @@ func (c *cluster) startWriter(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	write(t, kubeconfig, `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
 		"users": [{"name": "u", "user": {}}], "clusters": [{"name": "c", "cluster": {"server": "http://`+apiServerAddress+`"}}]}`)
-	prometheus.Run(t, c.node, labtest.AgentBinary, "status-writer", "--kubeconfig="+kubeconfig, "--metrics-bind-address="+writerAddress)
+	writer, err := lab.Build(t.Context(), t.TempDir(), "status-writer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prometheus.Run(t, c.node, writer, "--kubeconfig="+kubeconfig, "--metrics-bind-address="+writerAddress)
 }
 
 func (c *cluster) serves(t *testing.T, address string) bool {

@@ -42,16 +42,21 @@ type AgentConfig struct {
 // supervisor, as if it had just been started for the first time.
 const workerAlone = "KUBE_NETWORK_POLICIES_WORKER=0,0"
 
-// agentPackage is the agent's main package.
-const agentPackage = "sigs.k8s.io/kube-network-policies/cmd/kube-network-policies"
+// programs is where the main packages of the programs are.
+const programs = "sigs.k8s.io/kube-network-policies/cmd/"
 
 // BuildAgent builds the agent of this source tree in dir and returns its path.
 func BuildAgent(ctx context.Context, dir string) (string, error) {
-	binary := filepath.Join(dir, "kube-network-policies")
-	build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", binary, agentPackage)
+	return Build(ctx, dir, "kube-network-policies")
+}
+
+// Build is BuildAgent for any program.
+func Build(ctx context.Context, dir, name string) (string, error) {
+	binary := filepath.Join(dir, name)
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", binary, programs+name)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the agent: %w: %s", err, output)
+		return "", fmt.Errorf("build %s: %w: %s", name, err, output)
 	}
 	return binary, nil
 }

@@ -41,11 +41,11 @@ var helps = sync.OnceValues(func() ([3]help, error) {
 	var errs []error
 	for i, commands := range [][]string{
 		{"kube-network-policies"},
-		{"kube-network-policies status-writer"},
+		{"status-writer"},
 		{
 			"kubectl-netpol matrix", "kubectl-netpol explain", "kubectl-netpol diff", "kubectl-netpol check", "kubectl-netpol assert", "kubectl-netpol flows",
 			"kubectl-netpol view", "kubectl-netpol suggest", "kubectl-netpol unused", "kubectl-netpol list", "kubectl-netpol status", "kubectl-netpol wait", "kube-network-policies flows",
-			"kube-network-policies cleanup", "kube-network-policies status-writer cleanup",
+			"kube-network-policies cleanup", "status-writer cleanup",
 		},
 	} {
 		out[i] = help{}
@@ -77,7 +77,7 @@ var (
 	makeTarget  = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
 	goCommand   = regexp.MustCompile(`\bgo (?:run|build|test|install)\b(?: -C ([a-z/]+))?.* \./([a-z/-]+[a-z])(/\.\.\.)?`)
 	toolCommand = regexp.MustCompile("(?:^|`|\\$ )kubectl[- ]netpol ([a-z]+)")
-	ourCommand  = regexp.MustCompile(`\bkube(?:ctl[- ]netpol|-network-policies(?: status-writer)?) .*--`)
+	ourCommand  = regexp.MustCompile(`\bkube(?:ctl[- ]netpol|-network-policies) .*--|\bstatus-writer .*--`)
 	codeFlag    = regexp.MustCompile("`--([a-z][a-z-]*[a-z])")
 	anyFlag     = regexp.MustCompile(`(?:^|\s)--([a-z][a-z-]*[a-z])`)
 )

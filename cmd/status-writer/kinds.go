@@ -14,7 +14,7 @@ import (
 func (o *writerOptions) statusKinds(dynamicClient dynamic.Interface, client kubernetes.Interface, features compile.Features) []status.Kind {
 	var kinds []status.Kind
 	for _, k := range compile.Kinds {
-		if !o.cleanup && !k.Enabled(o.adminKinds()) {
+		if !o.cleanup && !k.Enabled(o.AdminKinds()) {
 			continue
 		}
 		diagnose := func(object compile.Object) []policy.Finding { return k.Diagnose(object, features) }

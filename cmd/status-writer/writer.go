@@ -32,7 +32,7 @@ import (
 )
 
 // run writes conditions until ctx ends.
-func (o *writerOptions) run(ctx context.Context) error {
+func (o *writerOptions) Run(ctx context.Context) error {
 	host, config, err := o.start()
 	if err != nil {
 		return err
@@ -42,13 +42,13 @@ func (o *writerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	access, err := o.metricsTLS.access(ctx, config, host)
+	access, err := o.MetricsTLS.Access(ctx, config, host)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", o.metricsBindAddress)
+	listener, err := net.Listen("tcp", o.MetricsBindAddress)
 	if err != nil {
-		return fmt.Errorf("--metrics-bind-address=%s: %w", o.metricsBindAddress, err)
+		return fmt.Errorf("--metrics-bind-address=%s: %w", o.MetricsBindAddress, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -59,7 +59,7 @@ func (o *writerOptions) run(ctx context.Context) error {
 }
 
 // run removes all conditions and annotations.
-func (c *writerCleanup) run(ctx context.Context) error {
+func (c *writerCleanup) Run(ctx context.Context) error {
 	host, config, err := c.start()
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (c *writerCleanup) waitForDaemonSet(ctx context.Context, config *rest.Confi
 	if err != nil {
 		return err
 	}
-	namespace, err := c.namespace()
+	namespace, err := c.Namespace()
 	if err != nil {
 		return err
 	}
@@ -105,13 +105,13 @@ func readyOnAllNodes(d *appsv1.DaemonSet) bool {
 
 // start returns the name of this host and the configuration of clients.
 func (o *writerOptions) start() (host string, config *rest.Config, err error) {
-	if err := o.apply(); err != nil {
+	if err := o.Apply(); err != nil {
 		return "", nil, err
 	}
 	if host, err = os.Hostname(); err != nil {
 		return "", nil, fmt.Errorf("name of this host: %w", err)
 	}
-	if config, err = o.client(); err != nil {
+	if config, err = o.Client(); err != nil {
 		return "", nil, err
 	}
 	config.QPS = -1 // the writer limits its writes itself, and reads are few
@@ -127,7 +127,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	namespace, err := o.namespace()
+	namespace, err := o.Namespace()
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	features := o.features
+	features := o.Features
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
 	klog.FromContext(ctx).Info("Checking policies", "features", features)
 	return status.New(status.Config{
@@ -169,7 +169,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 
 // audited reports whether a policy is audited, for status.Config.
 func (o *writerOptions) audited(policy, namespace metav1.Object) bool {
-	return o.audit || compile.Audits(policy, namespace)
+	return o.Audit || compile.Audits(policy, namespace)
 }
 
 // taintRemover returns the function that removes the startup taint of nodes, nil without

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -14,31 +14,33 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
-// metricsTLS selects how metrics are served: one of the constants, or the folder of the
+// MetricsTLS selects how metrics are served: one of the constants, or the folder of the
 // certificate, with the files of a kubernetes.io/tls Secret.
-type metricsTLS string
+type MetricsTLS string
 
 const (
-	tlsOff        metricsTLS = "off"
-	tlsSelfSigned metricsTLS = "self-signed"
+	// TLSOff serves metrics without TLS.
+	TLSOff MetricsTLS = "off"
+	// TLSSelfSigned serves them with a certificate that the program makes.
+	TLSSelfSigned MetricsTLS = "self-signed"
 )
 
 // MarshalText implements encoding.TextMarshaler.
-func (m metricsTLS) MarshalText() ([]byte, error) { return []byte(m), nil }
+func (m MetricsTLS) MarshalText() ([]byte, error) { return []byte(m), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (m *metricsTLS) UnmarshalText(text []byte) error {
-	*m = metricsTLS(text)
-	if *m != tlsOff && *m != tlsSelfSigned && !filepath.IsAbs(string(text)) {
+func (m *MetricsTLS) UnmarshalText(text []byte) error {
+	*m = MetricsTLS(text)
+	if *m != TLSOff && *m != TLSSelfSigned && !filepath.IsAbs(string(text)) {
 		return errors.New("must be off, self-signed or an absolute path")
 	}
 	return nil
 }
 
-// access returns the access control for metrics of this host, by the API server of config. It
+// Access returns the access control for metrics of this host, by the API server of config. It
 // is nil if all clients may read them.
-func (m metricsTLS) access(ctx context.Context, config *rest.Config, host string) (*httpserver.Access, error) {
-	if m == tlsOff {
+func (m MetricsTLS) Access(ctx context.Context, config *rest.Config, host string) (*httpserver.Access, error) {
+	if m == TLSOff {
 		return nil, nil
 	}
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "metrics")
@@ -50,7 +52,7 @@ func (m metricsTLS) access(ctx context.Context, config *rest.Config, host string
 	}
 	metrics := kubeaccess.New(client, "/metrics", "", logger)
 	access := &httpserver.Access{Authorize: func(ctx context.Context, _, token string) error { return metrics.Authorize(ctx, token) }}
-	if m == tlsSelfSigned {
+	if m == TLSSelfSigned {
 		certificate, err := tlskey.SelfSigned(host)
 		if err != nil {
 			return nil, err

@@ -8,12 +8,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/command/commandtest"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 func parseWriter(args ...string) (*writerOptions, error) {
 	o := newWriterOptions()
-	return o, parseAll(o, writerName, args)
+	return o, program.Parse(o, "", args)
 }
 
 func TestWrongWriterFlags(t *testing.T) {
@@ -32,7 +33,28 @@ func TestWrongWriterFlags(t *testing.T) {
 	} {
 		t.Run(tc.arg, func(t *testing.T) {
 			_, err := parseWriter(strings.Fields(tc.arg)...)
-			wantError(t, err, tc.want)
+			commandtest.WantError(t, err, tc.want)
+		})
+	}
+}
+
+// Flags and values of earlier versions are errors that name their replacement.
+func TestRemovedFlags(t *testing.T) {
+	const kinds = "write --admin-policies"
+	for _, tc := range []struct {
+		args string
+		want []string // parts of the error
+	}{
+		{"--admin-network-policy", []string{kinds}},
+		{"--cleanup", []string{"status-writer cleanup"}},
+		{"--denials-port=9080 --denials-ca-file=c --denials-token-file=t", []string{"--denials-port=9080", "--denials-ca-file=c", "--denials-token-file=t", "by their keys"}},
+		{"--events=false --status-qps=1 --status-burst=1", []string{"--events=false: ", "--status-qps=1: ", "--status-burst=1: "}},
+		{"--leader-elect-namespace=x", []string{"namespace of the writer's pod"}},
+		{"--metrics-secure", []string{"write --metrics-tls=self-signed"}},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			_, err := parseWriter(strings.Fields(tc.args)...)
+			commandtest.WantError(t, err, tc.want)
 		})
 	}
 }
@@ -87,7 +109,7 @@ func TestKindAndSinkFlags(t *testing.T) {
 	}
 	// An earlier writer may have had other flags.
 	cleanup := &writerCleanup{writerOptions: newWriterOptions()}
-	if err := parseAll(cleanup, writerName+" "+cleanupName, []string{"--condition-prefix=example.com"}); err != nil || kindsOf(cleanup.writerOptions) != all {
+	if err := program.Parse(cleanup, cleanupName, []string{"--condition-prefix=example.com"}); err != nil || kindsOf(cleanup.writerOptions) != all {
 		t.Errorf("cleanup of %q, %v, want %q", kindsOf(cleanup.writerOptions), err, all)
 	}
 }
