@@ -1,6 +1,7 @@
 package attacks
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -15,14 +16,20 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
 
-// helpers assigns helpers of connection tracking by port. A connection to port 22 expects one from
-// its server to its client, like those of protocols that are not tried here.
+// helpers assigns by port all helpers that Linux has, except those of NetBIOS and SNMP, which expect only
+// answers to broadcasts of the node's own sockets: no pod has a decided control connection for these. A
+// connection to port 22 expects one from its server to its client, like those of any other program.
 const helpers = `
 table inet helpers {
 	ct helper ftp { type "ftp" protocol tcp; }
 	ct helper irc { type "irc" protocol tcp; }
 	ct helper tftp { type "tftp" protocol udp; }
 	ct helper amanda { type "amanda" protocol udp; }
+	ct helper sane { type "sane" protocol tcp; }
+	ct helper sip { type "sip" protocol udp; }
+	ct helper ras { type "RAS" protocol udp; }
+	ct helper q931 { type "Q.931" protocol tcp; }
+	ct helper pptp { type "pptp" protocol tcp; }
 	ct expectation any4 { protocol tcp; dport 5001; timeout 1h; size 1; l3proto ip; }
 	ct expectation any6 { protocol tcp; dport 5001; timeout 1h; size 1; l3proto ip6; }
 	chain prerouting {
@@ -31,6 +38,11 @@ table inet helpers {
 		tcp dport 6667 ct helper set "irc"
 		udp dport 69 ct helper set "tftp"
 		udp dport 10080 ct helper set "amanda"
+		tcp dport 6566 ct helper set "sane"
+		udp dport 5060 ct helper set "sip"
+		udp dport 1719 ct helper set "ras"
+		tcp dport 1720 ct helper set "q931"
+		meta nfproto ipv4 tcp dport 1723 ct helper set "pptp"
 		meta nfproto ipv4 tcp dport 22 ct expectation set "any4"
 		meta nfproto ipv6 tcp dport 22 ct expectation set "any6"
 	}
@@ -41,24 +53,28 @@ table inet helpers {
 const dataPort, otherPort = 5000, 5001
 
 // controlPorts are the ports that policies allow.
-const controlPorts = "{port: 21}, {port: 22}, {port: 6667}, {port: 69, protocol: UDP}, {port: 10080, protocol: UDP}"
+const controlPorts = "{port: 21}, {port: 22}, {port: 1720}, {port: 1723}, {port: 6566}, {port: 6667}, " +
+	"{port: 69, protocol: UDP}, {port: 1719, protocol: UDP}, {port: 5060, protocol: UDP}, {port: 10080, protocol: UDP}"
 
 var (
 	onlyControl = labtest.Policy("x", "control", "{podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{ports: ["+controlPorts+"]}]}") +
 		labtest.Policy("y", "control", "{podSelector: {}, policyTypes: [Ingress, Egress], egress: [{ports: ["+controlPorts+"]}]}")
 	openToAll = labtest.Policy("x", "control", "{podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{}], egress: [{}]}") +
 		labtest.Policy("y", "control", "{podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{}], egress: [{}]}")
-	dataDeniedByAdmin = openToAll + labtest.Admin("data", `ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {protocol: TCP, port: 5000}}]}],
-    egress: [{action: Deny, to: [{namespaces: {}}], ports: [{portRange: {protocol: TCP, start: 5000, end: 5001}}, {portNumber: {protocol: UDP, port: 6900}}]}]`)
+	dataDeniedByAdmin = openToAll + labtest.Admin("data", `ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {protocol: TCP, port: 5000}}, {portNumber: {protocol: UDP, port: 5000}}]}],
+    egress: [{action: Deny, to: [{namespaces: {}}], ports: [{portRange: {protocol: TCP, start: 5000, end: 5001}}, {portRange: {protocol: UDP, start: 5000, end: 6900}}]}]`)
 )
 
 // expecting is a control connection of y/client to x/web whose helper expects another connection.
 type expecting struct {
-	name     string
-	data     uint16             // the port of the expected connection
-	answers  bool               // the server opens it
-	datagram bool               // the expected connection is UDP to the client's port
-	expect   func(t *testing.T) // makes the ends say which one
+	name    string
+	data    uint16             // the port of the expected connection
+	answers bool               // the server opens it
+	expect  func(t *testing.T) // makes the ends say which one
+	// payload returns the next packet of the connection from a port, without its IP header. If it is nil,
+	// the connection is TCP.
+	proto   byte
+	payload func(port uint16) []byte
 }
 
 // TestHelpersOpenNothing: connection tracking on the node parses protocols whose ends tell each
@@ -101,7 +117,9 @@ func TestHelpersOpenNothing(t *testing.T) {
 			} {
 				step.before()
 				for _, control := range controls {
-					t.Run(step.name+", "+control.name, func(t *testing.T) { control.try(t, c, agent, family, step.passes) })
+					// An administrator's rule cannot name GRE without the control connection.
+					passes := step.passes || control.proto == protoGRE && strings.Contains(step.name, "administrator")
+					t.Run(step.name+", "+control.name, func(t *testing.T) { control.try(t, c, agent, family, passes) })
 				}
 			}
 		})
@@ -133,9 +151,9 @@ func (e expecting) try(t *testing.T, c *labtest.Cluster, agent *lab.Agent, famil
 	if passes {
 		within = labtest.ChangeTimeout
 	}
-	var passed bool
-	if e.datagram {
-		passed = datagramPasses(t, c, family, within)
+	passed := false
+	if e.payload != nil {
+		passed = e.arrives(t, c, family, within)
 	} else {
 		passed = e.connects(t, c, family, within)
 	}
@@ -147,12 +165,17 @@ func (e expecting) try(t *testing.T, c *labtest.Cluster, agent *lab.Agent, famil
 	}
 }
 
+// ends returns the ends of the expected connection.
+func (e expecting) ends(c *labtest.Cluster) (from, to *lab.Host) {
+	if e.answers {
+		return c.Hosts["x/web"], c.Hosts["y/client"]
+	}
+	return c.Hosts["y/client"], c.Hosts["x/web"]
+}
+
 func (e expecting) connects(t *testing.T, c *labtest.Cluster, family lab.Family, within time.Duration) bool {
 	t.Helper()
-	from, to := c.Hosts["y/client"], c.Hosts["x/web"]
-	if e.answers {
-		from, to = to, from
-	}
+	from, to := e.ends(c)
 	at := netip.AddrPortFrom(to.Addr(family), e.data)
 	listener, err := to.Listen(at)
 	if err != nil {
@@ -176,24 +199,27 @@ func (e expecting) connects(t *testing.T, c *labtest.Cluster, family lab.Family,
 	return true
 }
 
-// tftpClient is the port of the client of TFTP, to which the server answers from another one.
-const tftpClient = 6900
+// firstPort is the source port of the next connection that is expected.
+var firstPort uint16 = 30000
 
-// datagramPasses reports whether the client gets what the server sends from a new port.
-func datagramPasses(t *testing.T, c *labtest.Cluster, family lab.Family, within time.Duration) bool {
+// arrives reports whether a packet of a new connection arrives.
+func (e expecting) arrives(t *testing.T, c *labtest.Cluster, family lab.Family, within time.Duration) bool {
 	t.Helper()
-	arrived, err := c.Hosts["y/client"].Capture(func(packet []byte) bool {
-		return labtest.IsFrom(packet, c.Hosts["x/web"]) && strings.Contains(string(packet), "content")
+	from, to := e.ends(c)
+	firstPort++
+	payload := e.payload(firstPort)
+	arrived, err := to.Capture(func(packet []byte) bool {
+		return labtest.IsFrom(packet, from) && bytes.HasSuffix(packet, payload)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := c.Hosts["x/web"].ListenPacket(netip.AddrPortFrom(c.Hosts["x/web"].Addr(family), 0))
-	if err != nil {
-		t.Fatal(err)
+	src, dst := from.Addr(family), to.Addr(family)
+	packet := labtest.IPv4(src, dst, e.proto, 0, payload)
+	if family == lab.IPv6 {
+		packet = labtest.IPv6(src, dst, e.proto, payload)
 	}
-	defer server.Close()
-	if _, err := server.WriteToUDPAddrPort([]byte("\x00\x03\x00\x01content"), netip.AddrPortFrom(c.Hosts["y/client"].Addr(family), tftpClient)); err != nil {
+	if err := from.SendIP(packet); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -201,14 +227,19 @@ func datagramPasses(t *testing.T, c *labtest.Cluster, family lab.Family, within 
 	return lab.Poll(ctx, func() (bool, error) { return arrived.Count() > 0, nil }) == nil
 }
 
+// tftpClient is the port of the client of TFTP, to which the server answers from another one.
+const tftpClient = 6900
+
 // openControls opens a control connection for each helper.
 func openControls(t *testing.T, c *labtest.Cluster, agent *lab.Agent, family lab.Family) []expecting {
 	t.Helper()
-	ftp, irc := openVictim(t, c, agent, family, 21), openVictim(t, c, agent, family, 6667)
 	web, client := c.Hosts["x/web"].Addr(family), c.Hosts["y/client"].Addr(family)
-	bytes := func(a netip.Addr) string { return strings.ReplaceAll(a.String(), ".", ",") }
-	tftp := openDatagrams(t, c, family, 69, tftpClient)
-	amanda := openDatagrams(t, c, family, 10080, 10081)
+	ftp, irc, sane, q931 := openVictim(t, c, agent, family, 21), openVictim(t, c, agent, family, 6667), openVictim(t, c, agent, family, 6566), openVictim(t, c, agent, family, 1720)
+	tftp, amanda := openDatagrams(t, c, family, 69, tftpClient), openDatagrams(t, c, family, 10080, 10081)
+	sip, ras := openDatagrams(t, c, family, 5060, 5061), openDatagrams(t, c, family, 1719, 1718)
+	udp := func(payload string) func(uint16) []byte {
+		return func(port uint16) []byte { return labtest.UDP(port, dataPort, []byte(payload)) }
+	}
 	all := []expecting{
 		{name: "FTP, EPSV", data: dataPort, expect: func(t *testing.T) {
 			tell(t, ftp.client, ftp.server, "EPSV\r\n")
@@ -218,21 +249,41 @@ func openControls(t *testing.T, c *labtest.Cluster, agent *lab.Agent, family lab
 			number := map[lab.Family]int{lab.IPv4: 1, lab.IPv6: 2}[family]
 			tell(t, ftp.client, ftp.server, fmt.Sprintf("EPRT |%d|%s|%d|\r\n", number, client, dataPort))
 		}},
-		{name: "TFTP", datagram: true, expect: func(t *testing.T) {
-			tftp.ask(t, "\x00\x01file\x00octet\x00")
-		}},
+		{name: "TFTP", answers: true, proto: labtest.ProtoUDP, payload: func(port uint16) []byte {
+			return labtest.UDP(port, tftpClient, []byte("\x00\x03\x00\x01content"))
+		}, expect: func(t *testing.T) { tftp.ask(t, "\x00\x01file\x00octet\x00") }},
 		{name: "Amanda", data: dataPort, expect: func(t *testing.T) {
 			amanda.answer(t, amanda.ask(t, "backup"), fmt.Sprintf("CONNECT DATA %d MESG %d INDEX %d\n", dataPort, dataPort+1, dataPort+2))
 		}},
+		{name: "SANE", data: dataPort, expect: func(t *testing.T) {
+			tell(t, sane.client, sane.server, saneStart)
+			tell(t, sane.server, sane.client, saneStarted(dataPort))
+		}},
+		{name: "SIP, RTP", answers: true, proto: labtest.ProtoUDP, payload: udp("voice"), expect: func(t *testing.T) { sip.ask(t, sipInvite(client, dataPort)) }},
+		{name: "H.323, RAS", proto: labtest.ProtoUDP, payload: udp("register"), expect: func(t *testing.T) {
+			ras.answer(t, ras.ask(t, "who"), rasConfirm(netip.AddrPortFrom(web, dataPort)))
+		}},
+		{name: "H.323, Q.931", data: dataPort, expect: func(t *testing.T) {
+			tell(t, q931.server, q931.client, q931Forward(netip.AddrPortFrom(web, dataPort)))
+		}},
 		{name: "any other", data: otherPort, answers: true, expect: func(t *testing.T) { openVictim(t, c, agent, family, 22) }},
 	}
-	if family == lab.IPv4 {
+	if family == lab.IPv4 { // these helpers do not know IPv6
+		pptp := openVictim(t, c, agent, family, 1723)
+		call := uint16(0)
 		all = append(all, expecting{name: "FTP, PASV", data: dataPort, expect: func(t *testing.T) {
 			tell(t, ftp.client, ftp.server, "PASV\r\n")
-			tell(t, ftp.server, ftp.client, fmt.Sprintf("227 Entering Passive Mode (%s,%d,%d).\r\n", bytes(web), dataPort>>8, dataPort&0xff))
+			tell(t, ftp.server, ftp.client, fmt.Sprintf("227 Entering Passive Mode (%s,%d,%d).\r\n", strings.ReplaceAll(web.String(), ".", ","), dataPort>>8, dataPort&0xff))
 		}}, expecting{name: "IRC, DCC", data: dataPort, answers: true, expect: func(t *testing.T) {
 			ip := client.As4()
 			tell(t, irc.client, irc.server, fmt.Sprintf("PRIVMSG you :\x01DCC SEND file %d %d\x01\r\n", binary.BigEndian.Uint32(ip[:]), dataPort))
+		}}, expecting{name: "PPTP", proto: protoGRE, payload: func(uint16) []byte { return pptpData(call) }, expect: func(t *testing.T) {
+			call++
+			tell(t, pptp.server, pptp.client, pptpMessage(13)) // ends the call before
+			tell(t, pptp.client, pptp.server, pptpMessage(1, 1, 0))
+			tell(t, pptp.server, pptp.client, pptpMessage(2, 1, 0x0100))
+			tell(t, pptp.client, pptp.server, pptpMessage(7, call, 0))
+			tell(t, pptp.server, pptp.client, pptpMessage(8, call, call, 0x0100))
 		}})
 	}
 	// The helper of FTP parses only lines after the first.
