@@ -86,6 +86,55 @@ func TestMarkedSocketsOpenNothing(t *testing.T) {
 	}
 }
 
+// TestMarkedTunnelsOpenNothing: the node's rules set the agent's bits in what arrives in a tunnel, and the
+// inner packet keeps them. Rules before input do not matter, because the agent's clear them there.
+func TestMarkedTunnelsOpenNothing(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/web@1 app=web", "y/client@2", "y/db@2 app=db")
+	node, other := c.Nodes[0], c.Nodes[1]
+	looseFilter(t, node)
+	for i, local := range node.Addrs {
+		script(t, node.Host, fmt.Sprintf("ip link add tunnel%d address 02:00:00:00:00:01 type vxlan id 1 dstport %d local %s nolearning\nip link set tunnel%[1]d up", i, vxlanPort, local))
+	}
+	agent := c.Start(t)[0]
+	c.Enforce(t, agent, "policies", onlyDB)
+	counter := countOneWay(t, c)
+	for _, mark := range []string{"0", "0x1000", "0x800", "0x1800"} {
+		script(t, node.Host, fmt.Sprintf(`nft -f - <<< "
+			table inet outer { }; delete table inet outer; table inet outer { counter kept { }
+				chain input { type filter hook input priority 300; udp dport %d meta mark set %s; }
+				chain prerouting { type filter hook prerouting priority -350; udp dport %d meta mark %[2]s counter name kept; }
+			}"`, vxlanPort, mark, oneWayPort))
+		for _, outer := range node.Addrs {
+			tunnel := openUDP(t, other.Host, netip.AddrPortFrom(outer, vxlanPort))
+			for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+				for from, want := range map[string]bool{"y/client": false, "y/db": true} {
+					o := oneWay{c, counter, family, 0}
+					for range 2 {
+						frame := inFrame(c.Hosts[from].Addr(family), o.to())
+						if got := o.sends(t, agent, func([]byte) (int, error) { return tunnel.Write(frame) }); got != want {
+							t.Errorf("%s in a tunnel to %s, mark %s: a datagram of %s passes: %v, want %v", family, outer, mark, from, got, want)
+						}
+					}
+				}
+			}
+		}
+		if out, err := node.Run(t.Context(), "", "nft", "list", "counter", "inet", "outer", "kept"); err != nil || strings.Contains(out, "packets 0") {
+			t.Errorf("no inner packet has the mark %s: %v %s", mark, err, out)
+		}
+	}
+}
+
+// inFrame returns a datagram in a frame in VXLAN.
+func inFrame(src netip.Addr, to netip.AddrPort) []byte {
+	data := labtest.UDP(40000, to.Port(), []byte("one way"))
+	packet := labtest.IPv6(src, to.Addr(), labtest.ProtoUDP, data)
+	if src.Is4() {
+		packet = labtest.Finished(labtest.IPv4(src, to.Addr(), labtest.ProtoUDP, 0, data))
+	}
+	header := []byte{0x08, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
+	return append(header, labtest.Tagged(packet)...)
+}
+
 // countOneWay counts the datagrams to x/web.
 func countOneWay(t *testing.T, c *labtest.Cluster) labtest.Counter {
 	t.Helper()
