@@ -62,8 +62,12 @@ func (i *Interfaces) Ends(p packet.Packet, s *policy.Snapshot) (sender, receiver
 }
 
 // routed returns what is behind the interface of the route to addr, if that is in Routes. Of equal
-// destinations by several interfaces it is not known which counts.
+// destinations by several interfaces it is not known which counts. Multicasts and link-local addresses
+// have interfaces of their own.
 func (i *Interfaces) routed(addr netip.Addr) Behind {
+	if addr.IsMulticast() || addr.Is6() && addr.IsLinkLocalUnicast() {
+		return Behind{}
+	}
 	for n, r := range i.Routes {
 		if !r.To.Contains(addr) {
 			continue

@@ -44,7 +44,7 @@ func TestPacketsAreOfThePodBehindTheInterface(t *testing.T) {
 	}, Routes: []Route{
 		{netip.MustParsePrefix("198.51.100.8/32"), ofFree},
 		{netip.MustParsePrefix("198.51.100.9/32"), ofShut}, {netip.MustParsePrefix("198.51.100.9/32"), ofFree},
-		{netip.MustParsePrefix("198.51.100.0/24"), ofShut},
+		{netip.MustParsePrefix("198.51.100.0/24"), ofShut}, {netip.MustParsePrefix("0.0.0.0/0"), ofShut},
 	}})
 	for _, tt := range []struct {
 		name          string
@@ -71,6 +71,8 @@ func TestPacketsAreOfThePodBehindTheInterface(t *testing.T) {
 		{"before routing, to the pod", outside, vip, 80, uplink, 0, Drop},
 		{"before routing, to another pod", outside, netip.MustParseAddr("198.51.100.8"), 80, uplink, 0, Accept},
 		{"before routing, to one of two", outside, netip.MustParseAddr("198.51.100.9"), 80, uplink, 0, Remember},
+		{"before routing, by the default route", outside, netip.MustParseAddr("203.0.113.7"), 80, uplink, 0, Drop},
+		{"before routing, multicast", outside, group, 80, uplink, 0, Remember},
 		{"multicast to the pod", outside, group, 80, uplink, ofShut, Drop},
 		{"multicast to the pod, reported as from it", outside, group, 80, ofShut, ofShut, Drop},
 		{"multicast to a bridge", outside, group, 80, uplink, bridge, Drop},

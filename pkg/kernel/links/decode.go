@@ -97,10 +97,16 @@ func (l Links) addRule(data []byte) error {
 
 // route is the relevant part of a route.
 type route struct {
-	dst        netip.Prefix // not valid for a default route
+	dst        netip.Prefix
 	gateway    bool
 	index      int
 	advertised bool // a router has advertised it
+}
+
+// defaultRoutes are the destinations of routes without one in a message, by whether they are of IPv6.
+var defaultRoutes = map[bool]netip.Prefix{
+	false: netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+	true:  netip.PrefixFrom(netip.IPv6Unspecified(), 0),
 }
 
 // addRoute decodes a struct rtmsg with its attributes.
@@ -112,7 +118,7 @@ func (l Links) addRoute(data []byte) error {
 	if data[7] != unix.RTN_UNICAST {
 		return nil
 	}
-	r := route{advertised: data[5] == unix.RTPROT_RA}
+	r := route{advertised: data[5] == unix.RTPROT_RA, dst: defaultRoutes[data[0] == unix.AF_INET6]}
 	var more []route // the next hops of a multipath route
 	for ad.Next() {
 		switch ad.Type() {
@@ -153,11 +159,9 @@ func (l Links) addToLink(r route) {
 			link.Direct = append(link.Direct, r.dst.Addr())
 		}
 		link.OnLink = true
-	case r.gateway || r.dst.Bits() <= 0:
+	case r.gateway || r.dst.Bits() == 0:
 		link.Gateway = link.Gateway || !r.advertised
-		if r.dst.Bits() > 0 {
-			link.Gatewayed = append(link.Gatewayed, r.dst)
-		}
+		link.Gatewayed = append(link.Gatewayed, r.dst)
 	case !r.dst.Addr().IsLinkLocalUnicast() && !r.dst.Addr().IsMulticast():
 		link.OnLink = true
 		link.Networks = append(link.Networks, r.dst)

@@ -33,7 +33,7 @@ type Link struct {
 	Networks []netip.Prefix
 	// Direct are those of Hosts whose route has no gateway and is not advertised.
 	Direct []netip.Addr
-	// Gatewayed are the other destinations of its routes through a gateway, without default routes.
+	// Gatewayed are the other destinations of its routes through a gateway, and of default routes.
 	Gatewayed []netip.Prefix
 }
 
@@ -173,7 +173,7 @@ func (l Links) destinations(indices []uint32, pods []netip.Addr) []Destination {
 	return slices.Compact(all)
 }
 
-// destinations returns the destinations of all its routes, without default routes.
+// destinations returns the destinations of all its routes.
 func (l *Link) destinations() []netip.Prefix {
 	all := slices.Concat(l.Networks, l.Gatewayed)
 	for _, a := range l.Hosts {

@@ -225,6 +225,10 @@ func TestDestinations(t *testing.T) {
 	if len(got) != 6 {
 		t.Errorf("got %v", got)
 	}
+	links[3].Gatewayed = append(links[3].Gatewayed, prefix("0.0.0.0/0"))
+	if got, all := links.destinations([]uint32{3}, []netip.Addr{pod4, pod6}), 9; len(got) != all || got[all-1] != (Destination{prefix("0.0.0.0/0"), 3}) {
+		t.Errorf("got %v, want the default route and all others of IPv4", got)
+	}
 	if got := links.destinations(nil, nil); len(got) != 0 {
 		t.Errorf("without interfaces: %v", got)
 	}

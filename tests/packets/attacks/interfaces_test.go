@@ -18,8 +18,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
 
-// behindBad are addresses that no status shows: of a Service, by direct server return, and of networks.
-var behindBad = addrs("192.0.2.10", "2001:db8:10::10", "10.8.0.5", "2001:db8:8::5")
+// behindBad are addresses that no status shows: of a Service, by direct server return, of networks, and of
+// what is only behind a default route.
+var behindBad = addrs("192.0.2.10", "2001:db8:10::10", "10.8.0.5", "2001:db8:8::5", "203.0.113.7", "2001:db8:77::7")
 
 // vipPort is served at these addresses.
 const vipPort = 90
@@ -29,12 +30,9 @@ func routeBehind(t *testing.T, c *labtest.Cluster) {
 	t.Helper()
 	bad, one := c.Hosts["x/bad"], c.Nodes[0]
 	looseFilter(t, one)
-	for _, addr := range behindBad {
+	for i, addr := range behindBad {
 		script(t, bad, fmt.Sprintf("ip addr add %s dev lo nodad || ip addr add %[1]s dev lo", netip.PrefixFrom(addr, addr.BitLen())))
-		to := netip.PrefixFrom(addr, addr.BitLen())
-		if addr == behindBad[2] || addr == behindBad[3] {
-			to, _ = addr.Prefix(addr.BitLen() * 3 / 4)
-		}
+		to, _ := addr.Prefix([]int{addr.BitLen(), addr.BitLen() * 3 / 4, 0}[i/2])
 		script(t, one.Host, fmt.Sprintf("ip route add %s via %s", to, sameFamily(addr, bad.Addrs)))
 		for _, other := range c.Nodes[1:] {
 			script(t, other.Host, fmt.Sprintf("ip route add %s via %s", to, sameFamily(addr, one.Addrs)))
@@ -277,4 +275,67 @@ func TestAdministratorsDenyAddressesBehindAPod(t *testing.T) {
 	labtest.WaitReady(t, agent)
 	awaitSilence(t, early)
 	answered(t, false, append(into(c, near, far), outOf(c, near, far)...))
+}
+
+// TestSCTPOfAddressesBehindAPod: the same for SCTP, whose packets are raw ones here.
+func TestSCTPOfAddressesBehindAPod(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/bad@1", "z/peer@2")
+	routeBehind(t, c)
+	bad, peer := c.Hosts["x/bad"], c.Hosts["z/peer"]
+	isSCTP := func(packet []byte) bool {
+		return len(packet) > 40 && (packet[0]>>4 == 4 && packet[9] == protoSCTP || packet[0]>>4 == 6 && packet[6] == protoSCTP)
+	}
+	arrived := map[*lab.Host]*lab.Capture{}
+	for _, host := range []*lab.Host{bad, peer} {
+		capture, err := host.Capture(isSCTP)
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrived[host] = capture
+	}
+	port, want := uint16(20000), 0
+	send := func() (sent int) {
+		t.Helper()
+		port++
+		for _, addr := range behindBad {
+			for _, ends := range [][2]netip.Addr{{sameFamily(addr, peer.Addrs), addr}, {addr, sameFamily(addr, peer.Addrs)}} {
+				host := map[bool]*lab.Host{true: peer, false: bad}[ends[1] == addr]
+				packet := labtest.IPv6(ends[0], ends[1], protoSCTP, sctp(port, 1))
+				if addr.Is4() {
+					packet = labtest.IPv4(ends[0], ends[1], protoSCTP, 0, sctp(port, 1))
+				}
+				if err := host.SendIP(packet); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return len(behindBad)
+	}
+	arrive := func(what string) {
+		t.Helper()
+		waitFor(t, func() bool { return arrived[bad].Count() == want && arrived[peer].Count() == want }, func() string {
+			return fmt.Sprintf("%s: %d packets arrive at the pod, and %d from it, want %d", what, arrived[bad].Count(), arrived[peer].Count(), want)
+		})
+	}
+	want += send()
+	arrive("without an agent")
+	agent := c.Start(t)[0]
+	for _, tt := range []struct {
+		rules  string
+		passes bool
+	}{
+		{"", false},
+		{"ingress: [{ports: [{protocol: SCTP, port: 40000}]}], egress: [{ports: [{protocol: SCTP, port: 40000}]}]", true},
+		{"ingress: [{ports: [{protocol: SCTP, port: 40001}]}], egress: [{ports: [{protocol: TCP, port: 40000}]}]", false},
+	} {
+		c.Enforce(t, agent, "policies", labtest.Policy("x", "some", "{podSelector: {}, policyTypes: [Ingress, Egress], "+tt.rules+"}"))
+		before := labtest.Denied(labtest.Metrics(t, agent))
+		sent := send()
+		if tt.passes {
+			want += sent
+		} else if got := labtest.Until(t, agent, before+float64(2*sent), labtest.Denied) - before; got != float64(2*sent) {
+			t.Errorf("%v packets are denied, want %d", got, 2*sent)
+		}
+		arrive("with rules " + tt.rules)
+	}
 }
