@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
-// sharedAddressNotes returns a note for each address of the members that the status of a pod or of a Node
-// elsewhere has as well: agents cannot always know which of them a packet is from (NP-63).
+// sharedAddressNotes returns a note for each address of the members, pods or addresses, that the status of a
+// pod or of a Node elsewhere has as well: agents cannot always know which of them a packet is from (NP-63).
 func sharedAddressNotes(in clusterstate.Input, members map[string]bool) []string {
 	pods := map[netip.Addr][]*compile.Pod{}
 	for _, p := range in.Pods {
@@ -29,7 +29,7 @@ func sharedAddressNotes(in clusterstate.Input, members map[string]bool) []string
 	var notes []string
 	for addr, claims := range pods {
 		for _, p := range claims {
-			if !members[p.Endpoint.String()] {
+			if !members[p.Endpoint.String()] && !members[addr.String()] {
 				continue
 			}
 			if host := hosts[addr]; host != "" && host != p.Node {
@@ -47,5 +47,5 @@ func sharedAddressNotes(in clusterstate.Input, members map[string]bool) []string
 }
 
 func sharedAddressNote(p *compile.Pod, addr netip.Addr, other string) string {
-	return fmt.Sprintf("the address %s of pod %s is in the status of %s, too: where agents do not know whose it is, packets pass only if they are allowed for both", addr, p.Endpoint.String(), other)
+	return fmt.Sprintf("the address %s of pod %s is in the status of %s, too: where agents do not know whose it is, packets are decided as for each of them, and pass only if they are allowed for all", addr, p.Endpoint.String(), other)
 }

@@ -12,6 +12,7 @@ type Explanation struct {
 type Trace struct {
 	Decision Decision
 	Subject  *Endpoint // nil when the address is no known pod's
+	Peer     *Endpoint // as Subject; with Decision.Disputed the pod for which it was made
 	Policies []*Ref    // those that select Subject in this direction
 	// Steps are the evaluated rules in order. If a rule decided, it is the last one.
 	Steps []Step
@@ -70,8 +71,12 @@ func (s *Snapshot) Explain(q Query) Explanation {
 }
 
 func (s *Snapshot) trace(d Direction, q *Query, src, dst *end) Trace {
-	subject := d.subject(src, dst)
+	subject, peer := d.subject(src, dst), *d.peer(src, dst)
 	c := Trace{Decision: s.evaluate(d, q, src, dst), Subject: subject.endpoint}
+	if c.Decision.Disputed {
+		_, peer = s.evaluateDisputed(d, q, src, dst)
+	}
+	c.Peer = peer.endpoint
 	if subject.endpoint == nil || subject.endpoint.chain(d) == nil {
 		return c
 	}
@@ -79,6 +84,9 @@ func (s *Snapshot) trace(d Direction, q *Query, src, dst *end) Trace {
 	c.Policies = chain.Policies
 	if c.Decision.Reason == UnknownPod && c.Decision.Tier == DefaultTier {
 		return c // the decision depends on the unknown peer
+	}
+	if src, dst = subject, &peer; d == Ingress {
+		src, dst = dst, src
 	}
 	var f flow
 	s.fill(&f, d, q, src, dst)

@@ -31,8 +31,8 @@ func (s *Snapshot) findDisputed(e *end, d *Dispute, routes Routes) {
 func (e *end) isElsewhere() bool { return e.dispute != nil && !e.here }
 
 // evaluateDisputed decides as for each pod that the peer may be, or none. The first denial counts,
-// or else the first decision that waits.
-func (s *Snapshot) evaluateDisputed(d Direction, q *Query, src, dst *end) (worst Decision) {
+// or else the first decision that waits. decided is the peer of that decision.
+func (s *Snapshot) evaluateDisputed(d Direction, q *Query, src, dst *end) (worst Decision, decided end) {
 	peer := *d.peer(src, dst)
 	from, to := src, &peer
 	if d == Ingress {
@@ -50,12 +50,12 @@ func (s *Snapshot) evaluateDisputed(d Direction, q *Query, src, dst *end) (worst
 				continue
 			}
 			if o := s.evaluateOne(d, q, from, to); first || worst.severity() < o.severity() {
-				worst, first = o, false
+				worst, decided, first = o, peer, false
 			}
 		}
 	}
 	worst.Disputed = true
-	return worst
+	return worst, decided
 }
 
 // occupy puts pod i of the dispute at e, or no known pod after the last one. It returns false if that

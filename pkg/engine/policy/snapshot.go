@@ -249,7 +249,8 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 // evaluate decides in direction d by the chain of the subject.
 func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
 	if subject := d.subject(src, dst).endpoint; d.peer(src, dst).dispute != nil && subject != nil && subject.chain(d) != nil {
-		return s.evaluateDisputed(d, q, src, dst)
+		worst, _ := s.evaluateDisputed(d, q, src, dst)
+		return worst
 	}
 	return s.evaluateOne(d, q, src, dst)
 }

@@ -10,7 +10,7 @@ func (c *Cluster) IfEnforced() *Cluster {
 		return nil
 	}
 	enforced := *c
-	enforced.snapshot, enforced.toHost = audit, maps.Clone(c.toHost)
+	enforced.snapshot, enforced.enforced, enforced.toHost = audit, true, maps.Clone(c.toHost)
 	for _, addr := range c.snapshot.AuditedToHost() {
 		enforced.toHost[addr] = true
 	}

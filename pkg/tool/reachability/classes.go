@@ -218,8 +218,9 @@ type placer struct {
 }
 
 type subjectKey struct {
-	chain *policy.Chain
-	ports int
+	chain    *policy.Chain
+	ports    int
+	disputed string
 }
 
 func newPlacer(r *Reach) *placer {
@@ -231,20 +232,20 @@ func newPlacer(r *Reach) *placer {
 
 func (b *placer) place(s *Endpoint) place {
 	p := place{subject: [2]int{-1, -1}, peer: [2]int{-1, -1}}
-	e := b.r.c.snapshot.Endpoint(s.first())
-	if s.Kind != Pod {
-		e = nil
+	e := b.r.c.podOf(s)
+	if b.r.c.disputes.has(s.Addrs()...) {
+		p.disputed, p.ownAddr = s.Name, true
 	}
 	ports := number(b.ports, fmt.Sprint(s.ports))
 	for family, addr := range []netip.Addr{s.v4, s.v6} {
 		if !addr.IsValid() {
 			continue
 		}
-		p.peer[family] = b.peer(addr, e, ports)
+		p.peer[family] = b.peer(addr, e, ports, p.disputed != "")
 		p.ownAddr = p.ownAddr || e == nil && (b.ranges.Lookup(addr) || b.r.c.snapshot.Endpoint(addr) != nil)
 		if e != nil {
-			p.subject[policy.Ingress] = b.subject(policy.Ingress, e.Ingress, ports, family, addr)
-			p.subject[policy.Egress] = b.subject(policy.Egress, e.Egress, 0, family, addr)
+			p.subject[policy.Ingress] = b.subject(policy.Ingress, subjectKey{e.Ingress, ports, p.disputed}, family, addr)
+			p.subject[policy.Egress] = b.subject(policy.Egress, subjectKey{e.Egress, 0, p.disputed}, family, addr)
 		}
 	}
 	p.class, p.pod = number(b.classes, p), e
@@ -279,11 +280,12 @@ func number[K comparable](known map[K]int, key K) int {
 	return n
 }
 
-func (b *placer) subject(d policy.Direction, chain *policy.Chain, ports, family int, addr netip.Addr) int {
+func (b *placer) subject(d policy.Direction, key subjectKey, family int, addr netip.Addr) int {
+	chain := key.chain
 	if chain == nil {
 		return -1
 	}
-	index := number(b.subjects[d], subjectKey{chain, ports})
+	index := number(b.subjects[d], key)
 	if index == len(b.r.subjects[d]) {
 		s := &subject{direction: d, chain: chain, spans: b.r.traits.spans(chain), known: map[string]int32{}}
 		s.traits, s.names = b.r.traits.ofChain(chain)
@@ -299,8 +301,11 @@ func (b *placer) subject(d policy.Direction, chain *policy.Chain, ports, family 
 }
 
 // peer returns the index of the peer for an address.
-func (b *placer) peer(addr netip.Addr, e *policy.Endpoint, ports int) int {
-	p := peer{addr: addr, kind: b.kind(addr, e), ports: ports}
+func (b *placer) peer(addr netip.Addr, e *policy.Endpoint, ports int, disputed bool) int {
+	p := peer{addr: addr, ports: ports}
+	if !disputed {
+		p.kind = b.kind(addr, e)
+	}
 	key := addr.String()
 	if p.kind != noKind {
 		if p.kind == podPeer {

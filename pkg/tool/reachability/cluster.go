@@ -19,6 +19,9 @@ import (
 type Cluster struct {
 	in        clusterstate.Input
 	snapshot  *policy.Snapshot
+	disputes  *disputes
+	disputed  []*policy.Endpoint     // the pods with an address in dispute, as on their nodes
+	enforced  bool                   // see IfEnforced
 	pods      map[string]*corev1.Pod // by "namespace/name"
 	endpoints map[string]Endpoint    // the pods that can be queried
 	owned     map[string]int         // number of endpoints by controller
@@ -48,6 +51,7 @@ func New(in clusterstate.Input) *Cluster {
 		labels:    make(map[string]labels.Set, len(in.Nodes)),
 		toHost:    map[netip.Addr]bool{},
 	}
+	c.disputes = newDisputes(in, c.nodes)
 	c.index()
 	for _, n := range in.Nodes {
 		c.labels[n.Name] = n.Labels
@@ -62,7 +66,18 @@ func New(in clusterstate.Input) *Cluster {
 		}
 	}
 	for _, addr := range c.snapshot.Local() {
-		c.addEndpoint(addr)
+		c.addEndpoint(c.snapshot.Endpoint(addr), addr)
+	}
+	for _, pod := range in.Pods {
+		for _, addr := range ownAddresses(pod) {
+			if !c.disputes.has(addr) {
+				continue
+			}
+			if e := c.disputes.view(pod.Spec.NodeName).Endpoint(addr); e != nil && e.Namespace == pod.Namespace && e.Name == pod.Name {
+				c.addEndpoint(e, addr)
+				c.disputed = append(c.disputed, e)
+			}
+		}
 	}
 	for name, s := range c.endpoints {
 		c.owned[c.owner(name)]++
@@ -109,9 +124,8 @@ func (c *Cluster) addHostNetwork(pod *corev1.Pod) {
 	}
 }
 
-// addEndpoint adds addr to the endpoint of the pod that owns it.
-func (c *Cluster) addEndpoint(addr netip.Addr) {
-	e := c.snapshot.Endpoint(addr)
+// addEndpoint adds addr to the endpoint of pod e.
+func (c *Cluster) addEndpoint(e *policy.Endpoint, addr netip.Addr) {
 	s, known := c.endpoints[e.String()]
 	if !known {
 		s = Endpoint{Name: e.String(), Kind: Pod, Node: c.pods[e.String()].Spec.NodeName, ports: e.Ports}

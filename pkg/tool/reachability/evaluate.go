@@ -38,6 +38,11 @@ const clientPort = 40000
 // Evaluate decides whether src may open a connection to dst: egress like the agent on the
 // source's node, ingress like the agent on the destination's.
 func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer {
+	return c.evaluate(src, dst, port, family, false)
+}
+
+// evaluate is Evaluate. If twin is set, an endpoint and itself are two pods of its kind.
+func (c *Cluster) evaluate(src, dst *Endpoint, port Port, family Family, twin bool) Answer {
 	from, to, ok := addresses(src, dst, family)
 	if !ok {
 		return Answer{Cause: NoCommonFamily}
@@ -47,10 +52,10 @@ func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer 
 		return Answer{Cause: PortNotDeclared}
 	}
 	q := policy.Query{Packet: port.packet(from, to, number), ToHost: dst.onHost() && sameNode(src, dst)}
-	if cause, ok := c.alwaysAllowed(src, dst, &q); ok {
+	if cause, ok := c.alwaysAllowed(src, dst, &q); ok && !(twin && cause == Itself) {
 		return Answer{Allowed: true, Cause: cause, Query: q}
 	}
-	d := c.snapshot.Evaluate(q)
+	d := c.decide(q, src, dst)
 	return Answer{Allowed: d.Allowed(), Cause: ByPolicy, Query: q, Decision: d}
 }
 
@@ -61,7 +66,14 @@ func (c *Cluster) AllowedIn(d policy.Direction, src, dst *Endpoint, port Port, f
 	if a.Cause != ByPolicy {
 		return a.Allowed
 	}
-	return c.snapshot.EvaluateDirection(d, a.Query).Allowed()
+	if !c.disputes.has(a.Query.Packet.Src.Addr(), a.Query.Packet.Dst.Addr()) {
+		return c.snapshot.EvaluateDirection(d, a.Query).Allowed()
+	}
+	subject := src
+	if d == policy.Ingress {
+		subject = dst
+	}
+	return c.viewOf(subject).EvaluateDirection(d, a.Query).Allowed()
 }
 
 // alwaysAllowed reports whether agents do not evaluate the traffic. This is traffic between

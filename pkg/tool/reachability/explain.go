@@ -109,14 +109,15 @@ func (c *Cluster) Explain(src, dst *Endpoint, port Port, family Family) Explanat
 	case a.Cause == ToOwnNode:
 		e.Reason = "allowed, not evaluated: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it"
 	default:
-		trace := c.snapshot.Explain(a.Query)
-		out := flow{policy.Egress, a.Query.Packet, src, dst, src, dst}
-		e.Directions = []Trace{c.trace(trace.Directions[policy.Egress], out)}
+		traces := c.traces(a.Query, src, dst)
+		out := flow{direction: policy.Egress, packet: a.Query.Packet, src: src, dst: dst, subject: src, peer: dst}
+		e.Directions = []Trace{c.trace(traces[policy.Egress], out)}
 		if !a.Query.ToHost {
-			e.Directions = append(e.Directions, c.trace(trace.Directions[policy.Ingress], flow{policy.Ingress, a.Query.Packet, src, dst, dst, src}))
+			in := flow{direction: policy.Ingress, packet: a.Query.Packet, src: src, dst: dst, subject: dst, peer: src}
+			e.Directions = append(e.Directions, c.trace(traces[policy.Ingress], in))
 		}
 		e.Reason = summary(e)
-		e.Notes = append(e.Notes, c.domainNotes(trace.Directions[policy.Egress], out)...)
+		e.Notes = append(e.Notes, c.domainNotes(traces[policy.Egress], out)...)
 	}
 	return e
 }
@@ -164,7 +165,7 @@ func notes(src, dst *Endpoint, port Port, a Answer) []string {
 // administrators' policies apply when it connects through a Service, because the connection
 // then leaves the pod.
 func (c *Cluster) hairpinNotes(pod *Endpoint, q policy.Query) []string {
-	d := c.snapshot.Evaluate(q)
+	d := c.decide(q, pod, pod)
 	if d.Allowed() {
 		return nil
 	}

@@ -123,8 +123,7 @@ func (c *Cluster) rules() func(yield func(*policy.Rule) bool) {
 func (c *Cluster) chains() func(yield func(*policy.Chain) bool) {
 	return func(yield func(*policy.Chain) bool) {
 		seen := map[*policy.Chain]bool{nil: true}
-		for _, addr := range c.snapshot.Local() {
-			e := c.snapshot.Endpoint(addr)
+		for e := range c.subjects(c.snapshot) {
 			for _, chain := range []*policy.Chain{e.Ingress, e.Egress} {
 				if seen[chain] {
 					continue

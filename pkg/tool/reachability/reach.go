@@ -39,6 +39,8 @@ type place struct {
 	// class is the same for pods whose fields above are equal.
 	class int
 	pod   *policy.Endpoint // only for pods with their own network
+	// disputed is the name of an endpoint with an address in dispute, which is like no other.
+	disputed string
 }
 
 // subject is the pods with one chain and, for ingress, with the same declared ports.
@@ -97,6 +99,8 @@ func (r *Reach) between(i, j int, twin bool) int32 {
 		return r.withNode(i, j, family)
 	case src.pod == dst.pod && !twin:
 		return allPorts
+	case src.disputed != "" || dst.disputed != "":
+		return r.evaluate(i, j, twin)
 	}
 	return r.ofClasses(src, dst, family)
 }
@@ -121,7 +125,7 @@ func (r *Reach) withNode(i, j, family int) int32 {
 		return allPorts
 	}
 	if q.ToHost || r.places[i].ownAddr || r.places[j].ownAddr {
-		return r.evaluate(i, j)
+		return r.evaluate(i, j, false)
 	}
 	return r.ofClasses(&r.places[i], &r.places[j], family)
 }
@@ -188,7 +192,7 @@ func (s *subject) appendKey(key []byte, p *peer, place, family int) []byte {
 }
 
 // evaluate evaluates a single pair.
-func (r *Reach) evaluate(i, j int) int32 {
+func (r *Reach) evaluate(i, j int, twin bool) int32 {
 	var chains []*policy.Chain
 	for d, endpoint := range map[policy.Direction]int{policy.Egress: i, policy.Ingress: j} {
 		if s := r.places[endpoint].subject[d]; s >= 0 {
@@ -197,7 +201,7 @@ func (r *Reach) evaluate(i, j int) int32 {
 	}
 	var allowed []PortRange
 	for _, span := range r.traits.spans(chains...) {
-		if r.c.Evaluate(&r.endpoints[i], &r.endpoints[j], span.Port(), r.family).Allowed {
+		if r.c.evaluate(&r.endpoints[i], &r.endpoints[j], span.Port(), r.family, twin).Allowed {
 			allowed = append(allowed, span)
 		}
 	}

@@ -21,8 +21,7 @@ func (c *Cluster) SelectedPods() map[policy.Ref]int {
 		if s == nil {
 			continue
 		}
-		for _, addr := range s.Local() {
-			e := s.Endpoint(addr)
+		for e := range c.subjects(s) {
 			for _, chain := range []*policy.Chain{e.Ingress, e.Egress} {
 				if chain == nil {
 					continue
@@ -78,7 +77,11 @@ func (c *Cluster) Rules(e *Endpoint, d policy.Direction) any {
 // chainOf returns the rules of an endpoint in a direction, or nil if no policy selects it.
 func (c *Cluster) chainOf(e *Endpoint, egress bool) *policy.Chain {
 	for _, addr := range e.Addrs() {
-		switch at := c.snapshot.Endpoint(addr); {
+		at := c.snapshot.Endpoint(addr)
+		if c.disputes.has(addr) {
+			at = c.podOf(e)
+		}
+		switch {
 		case at == nil:
 		case egress:
 			return at.Egress

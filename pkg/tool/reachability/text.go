@@ -119,7 +119,10 @@ func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, place policy.P
 
 // whyNotPod is whyNot for peers that select pods.
 func (c *Cluster) whyNotPod(m policy.Match, f *flow) string {
-	peer := c.snapshot.Endpoint(f.peerAddr())
+	peer, name := f.pod, f.peer.Name
+	if f.disputed {
+		name = peer.String()
+	}
 	switch m {
 	case policy.PeerNoPod:
 		if f.peer.onHost() {
@@ -127,15 +130,15 @@ func (c *Cluster) whyNotPod(m policy.Match, f *flow) string {
 		}
 		return fmt.Sprintf("%v is no pod's address", f.peerAddr())
 	case policy.PeerOtherNamespace:
-		return fmt.Sprintf("%s is in namespace %s", f.peer.Name, peer.Namespace)
+		return fmt.Sprintf("%s is in namespace %s", name, peer.Namespace)
 	case policy.PeerNamespaceUnknown:
 		return fmt.Sprintf("there is no Namespace object %s to have labels", peer.Namespace)
 	case policy.PeerNamespaceLabels:
 		return fmt.Sprintf("namespace %s has %s", peer.Namespace, labelsMean(peer.NamespaceLabels.Set()))
 	case policy.PeerLabels:
-		return fmt.Sprintf("%s has %s", f.peer.Name, labelsMean(peer.Labels.Set()))
+		return fmt.Sprintf("%s has %s", name, labelsMean(peer.Labels.Set()))
 	}
-	return fmt.Sprintf("%s has service account %s", f.peer.Name, peer.Account)
+	return fmt.Sprintf("%s has service account %s", name, peer.Account)
 }
 
 func (c *Cluster) whyNotPort(m policy.Match, f *flow) string {

@@ -14,7 +14,9 @@ type flow struct {
 	direction     policy.Direction
 	packet        packet.Packet
 	src, dst      *Endpoint
-	subject, peer *Endpoint // src and dst, or dst and src
+	subject, peer *Endpoint        // src and dst, or dst and src
+	pod           *policy.Endpoint // that the peer is taken for
+	disputed      bool             // because it may be others, too
 }
 
 func (f *flow) subjectAddr() netip.Addr {
@@ -49,6 +51,7 @@ func itemField(kind string, p policy.Place) string {
 
 // trace explains one direction.
 func (c *Cluster) trace(trace policy.Trace, f flow) Trace {
+	f.pod, f.disputed = trace.Peer, trace.Decision.Disputed
 	out := Trace{
 		Direction: f.direction.String(),
 		Subject:   f.subject.Name,
@@ -56,6 +59,9 @@ func (c *Cluster) trace(trace policy.Trace, f flow) Trace {
 		Node:      f.subject.Node,
 		Allowed:   trace.Decision.Allowed(),
 		Reason:    c.reason(trace, &f),
+	}
+	if f.disputed {
+		out.Reason += ", " + c.asFor(&f)
 	}
 	for _, ref := range trace.Policies {
 		out.Policies = append(out.Policies, ref.String())
@@ -67,6 +73,14 @@ func (c *Cluster) trace(trace policy.Trace, f flow) Trace {
 	}
 	out.Tiers = c.tiers(trace, &f)
 	return out
+}
+
+// asFor says what a peer in dispute is taken for: whatever it may be for which the packet is denied.
+func (c *Cluster) asFor(f *flow) string {
+	if f.pod == nil {
+		return fmt.Sprintf("as for %v without a pod", f.peerAddr())
+	}
+	return fmt.Sprintf("as for pod %v, which may have %v", f.pod, f.peerAddr())
 }
 
 // reason explains the decision of a direction.

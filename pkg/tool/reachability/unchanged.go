@@ -64,6 +64,9 @@ func (s *sameness) has(was, is *Endpoint) bool {
 		return false
 	}
 	for _, addr := range was.Addrs() {
+		if s.before.disputes.has(addr) || s.after.disputes.has(addr) {
+			return false
+		}
 		a, b := s.before.snapshot.Endpoint(addr), s.after.snapshot.Endpoint(addr)
 		if (a == nil) != (b == nil) || a != nil && !s.samePod(a, b) {
 			return false
