@@ -181,13 +181,17 @@ func portName(r *flows.Record) string {
 
 // decider returns what decided: a policy with its matching rule, or the reason.
 func decider(d *flows.Decision) string {
-	if d.Policy == nil {
-		return d.Reason
+	by := d.Reason
+	switch {
+	case d.Policy != nil && d.Rule == nil:
+		by = policyName(d.Policy) + ", " + d.Reason
+	case d.Policy != nil:
+		by = fmt.Sprintf("%s, %s rule %d", policyName(d.Policy), d.Direction, *d.Rule)
 	}
-	if d.Rule == nil {
-		return policyName(d.Policy) + ", " + d.Reason
+	if d.Disputed {
+		by += ", disputed address"
 	}
-	return fmt.Sprintf("%s, %s rule %d", policyName(d.Policy), d.Direction, *d.Rule)
+	return by
 }
 
 func policyName(p *flows.Policy) string {

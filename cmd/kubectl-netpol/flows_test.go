@@ -229,6 +229,15 @@ func TestFlowsShowWhatAuditedPoliciesWouldDecide(t *testing.T) {
 	}
 }
 
+// What was decided about an address in dispute says so.
+func TestFlowsShowDisputedAddresses(t *testing.T) {
+	line := strings.Replace(deniedLine, `"count"`, `"disputed":true,"count"`, 1)
+	stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, line)}, flowsOptions{output: "text"})
+	if err != nil || !strings.Contains(stdout, "NetworkPolicy shop/db, isolated, disputed address ") {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
 // A flow that stands for all addresses of a block or domain shows these instead of the
 // address. A denied flow shows its address.
 func TestFlowsShowBlocksAndDomains(t *testing.T) {

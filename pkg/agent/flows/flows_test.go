@@ -944,3 +944,21 @@ func TestDenialsSayWhy(t *testing.T) {
 		t.Errorf("the flow says %q, the denials %q after %d questions", flow, denial, asked)
 	}
 }
+
+// Decisions about an address in dispute are flows and denials of their own, which say so.
+func TestRecordsOfDisputedAddresses(t *testing.T) {
+	r, _, _ := newRecorder()
+	s, disputed := clusterOf(2), denied
+	disputed.Disputed = true
+	for _, d := range []policy.Decision{denied, disputed, disputed} {
+		decide(r, tcp(web, db, 80), d, s, time.Second)
+	}
+	counts := map[string]uint64{}
+	for _, rec := range r.Read(Filter{}) {
+		counts[fmt.Sprintf("%s disputed %v", rec.Type, rec.Disputed)] += max(1, rec.Count)
+	}
+	want := map[string]uint64{"agent disputed false": 1, "flow disputed false": 1, "flow disputed true": 2, "denial disputed false": 1, "denial disputed true": 1}
+	if diff := cmp.Diff(want, counts); diff != "" {
+		t.Errorf("packets by type (-want +got):\n%s", diff)
+	}
+}

@@ -247,7 +247,7 @@ func (k *key) record(kind, node string, from, to podName) Record {
 }
 
 func (v *verdict) record() Decision {
-	d := Decision{Verdict: v.action.String(), Direction: v.direction.String(), Tier: v.tier.String(), Reason: v.reason.String()}
+	d := Decision{Verdict: v.action.String(), Direction: v.direction.String(), Tier: v.tier.String(), Reason: v.reason.String(), Disputed: v.disputed}
 	if v.policy != (policyName{}) {
 		d.Policy = &Policy{Kind: v.policy.kind, Namespace: v.policy.namespace, Name: v.policy.name}
 	}

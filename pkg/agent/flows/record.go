@@ -139,6 +139,8 @@ type Decision struct {
 	Reason    string  `json:"reason,omitempty"`
 	Policy    *Policy `json:"policy,omitempty"`
 	Rule      *int    `json:"rule,omitempty"`
+	// Disputed is set if the packet was decided as for each of several that may have an address.
+	Disputed bool `json:"disputed,omitempty"`
 }
 
 // Policy is the policy that decided.

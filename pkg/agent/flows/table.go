@@ -45,12 +45,13 @@ type verdict struct {
 	direction policy.Direction
 	tier      policy.Tier
 	reason    policy.Reason
+	disputed  bool
 	policy    policyName
 	rule      int
 }
 
 func verdictOf(d *policy.Decision) verdict {
-	v := verdict{action: d.Action, direction: d.Direction, tier: d.Tier, reason: d.Reason}
+	v := verdict{action: d.Action, direction: d.Direction, tier: d.Tier, reason: d.Reason, disputed: d.Disputed}
 	if ref := d.Policy; ref != nil {
 		v.policy = policyName{ref.Kind, ref.Namespace, ref.Name}
 	}
