@@ -23,37 +23,34 @@ func (a *agent) block(_ context.Context, c change) {
 		affected = c.affected()
 	}
 	a.blocks = true
-	affected, networks := withRouted(affected, a.enforcer.Interfaces())
+	affected = withRouted(affected, a.enforcer.Interfaces())
 	affected.Closed = closedEnds(c.snapshot)
 	a.blocker.Set(established(c.snapshot, a.names.learned(), a.enforcer.Interfaces, a.steering), affected)
-	if networks {
+	if len(affected.Links) > 0 {
 		a.blocker.Recheck()
 	}
 }
 
-// withRouted adds the addresses that the node routes to the pods in c. If it routes networks to some,
-// any connection may have changed, and networks is set: which are not known cannot be listed by address.
-func withRouted(c conntrack.Change, i *enforce.Interfaces) (_ conntrack.Change, networks bool) {
+// withRouted adds the addresses that the node routes to the pods in c, and the interfaces by which it routes
+// networks to some: then any connection may have changed, and which are not known cannot be listed by address.
+func withRouted(c conntrack.Change, i *enforce.Interfaces) conntrack.Change {
 	routes := routesOf(i)
-	if len(routes) == 0 {
-		return c, false
-	}
 	add := func(list []netip.Addr) []netip.Addr {
 		for _, r := range routes {
-			if !slices.ContainsFunc(i.Links[r.Link].Pod, func(a netip.Addr) bool { return slices.Contains(list, a) }) {
-				continue
-			}
-			if r.To.IsSingleIP() {
+			behind := i.Links[r.Link]
+			switch {
+			case !slices.ContainsFunc(behind.Pod, func(a netip.Addr) bool { return slices.Contains(list, a) }):
+			case r.To.IsSingleIP():
 				list = append(slices.Clip(list), r.To.Addr())
-			} else {
-				networks = true
+			case !slices.Contains(c.Links, behind.Name):
+				c.Links = append(c.Links, behind.Name)
 			}
 		}
 		return list
 	}
 	c.Addrs, c.Opened, c.Answered = add(c.Addrs), add(c.Opened), add(c.Answered)
-	c.All = c.All || networks
-	return c, networks
+	c.All = c.All || len(c.Links) > 0
+	return c
 }
 
 // closedEnds returns the pods for which s denies everything in a direction.
@@ -66,23 +63,19 @@ func closedEnds(s *policy.Snapshot) (ends []conntrack.End) {
 	return ends
 }
 
-// override makes nftables drop what o denies.
+// override makes nftables do what o says.
 func (a *agent) override(ctx context.Context, o conntrack.Overrides) error {
-	overrides := steer.Overrides{Denied: o.Denied, Ended: o.Ended}
-	overrides.ClosedFrom, overrides.ClosedTo = byDirection(o.Closed)
-	overrides.OpenedFrom, overrides.OpenedTo = byDirection(o.Opened)
-	return a.steering.steerer.Override(ctx, overrides)
+	return a.steering.steerer.Override(ctx, steer.Overrides{
+		Denied: o.Denied, Ended: o.Ended,
+		Closed: steerEnds(o.Closed), Opened: steerEnds(o.Opened), Again: steerEnds(o.Again), Settled: steerEnds(o.Settled),
+	})
 }
 
-func byDirection(ends []conntrack.End) (egress, ingress []netip.Addr) {
+func steerEnds(ends []conntrack.End) (converted []steer.End) {
 	for _, e := range ends {
-		if e.Ingress {
-			ingress = append(ingress, e.Addr)
-		} else {
-			egress = append(egress, e.Addr)
-		}
+		converted = append(converted, steer.End(e))
 	}
-	return egress, ingress
+	return converted
 }
 
 // recheck evaluates the connections that were accepted while another process had changed the

@@ -203,24 +203,22 @@ func TestChangesConcernAddressesBehindPods(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	one, two, three, vip, other := addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("192.0.2.1"), addr("192.0.2.2")
 	i := &enforce.Interfaces{
-		Links:  map[uint32]enforce.Behind{1: {Pod: []netip.Addr{one}}, 2: {Pod: []netip.Addr{two}}, 3: {}},
+		Links:  map[uint32]enforce.Behind{1: {Name: "one", Pod: []netip.Addr{one}}, 2: {Name: "two", Pod: []netip.Addr{two}}, 3: {}},
 		Routes: []enforce.Route{{To: prefix("192.0.2.1/32"), Link: 1}, {To: prefix("192.0.2.2/32"), Link: 3}, {To: prefix("10.8.0.0/24"), Link: 2}},
 	}
 	for _, tt := range []struct {
 		name         string
 		change, want conntrack.Change
-		networks     bool
 	}{
-		{"an address", conntrack.Change{Addrs: []netip.Addr{one, three}}, conntrack.Change{Addrs: []netip.Addr{one, three, vip}}, false},
+		{"an address", conntrack.Change{Addrs: []netip.Addr{one, three}}, conntrack.Change{Addrs: []netip.Addr{one, three, vip}}},
 		{"newly selected", conntrack.Change{Opened: []netip.Addr{one}, Answered: []netip.Addr{one}},
-			conntrack.Change{Opened: []netip.Addr{one, vip}, Answered: []netip.Addr{one, vip}}, false},
-		{"a network", conntrack.Change{Addrs: []netip.Addr{two}}, conntrack.Change{Addrs: []netip.Addr{two}, All: true}, true},
-		{"neither", conntrack.Change{Addrs: []netip.Addr{three, other}}, conntrack.Change{Addrs: []netip.Addr{three, other}}, false},
+			conntrack.Change{Opened: []netip.Addr{one, vip}, Answered: []netip.Addr{one, vip}}},
+		{"a network", conntrack.Change{Addrs: []netip.Addr{two}}, conntrack.Change{Addrs: []netip.Addr{two}, All: true, Links: []string{"two"}}},
+		{"neither", conntrack.Change{Addrs: []netip.Addr{three, other}}, conntrack.Change{Addrs: []netip.Addr{three, other}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, networks := withRouted(tt.change, i)
-			if !reflect.DeepEqual(got, tt.want) || networks != tt.networks {
-				t.Errorf("got %+v, %v, want %+v, %v", got, networks, tt.want, tt.networks)
+			if got := withRouted(tt.change, i); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
 	}

@@ -77,7 +77,7 @@ func isIn(sorted []netip.Addr, a netip.Addr) bool {
 func behindLink(s *policy.Snapshot, lead links.Lead) enforce.Behind {
 	b := enforce.Behind{Single: lead.Pair}
 	if isSingle(s, lead) {
-		b.Pod = lead.Pods
+		b.Pod, b.Name = lead.Pods, lead.Name
 	}
 	b.ToHost = oneOfEach(s, lead.Pods, policy.Egress, s.SelectedToHost())
 	b.Receivers = oneOfEach(s, lead.Pods, policy.Ingress, s.Selected(policy.Ingress))

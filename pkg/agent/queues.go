@@ -83,6 +83,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{
 		AcceptMark:      cfg.Marks.Decided,
 		RememberMark:    cfg.rememberMark(),
 		RejectMark:      cfg.rejectMark,
+		EstablishedMark: cfg.Marks.Lower,
 		Source:          source,
 		Purpose:         "decide",
 		Registerer:      reg,

@@ -29,8 +29,9 @@ func TestPodLinks(t *testing.T) {
 		a4: a, a6: a, b4: {Name: "b", Egress: one}, c4: {Name: "c", Egress: other}, free4: {Name: "free"},
 	})
 	s := policy.New(policy.Model{Endpoints: endpoints, Local: policy.NewLocal(endpoints, []netip.Addr{a4, a6, b4, c4, free4})})
+	names := map[uint32]string{3: "veth3", 4: "veth4", 5: "cni0"}
 	lead := func(index uint32, pair bool, pods ...netip.Addr) links.Lead {
-		return links.Lead{Index: index, Name: map[uint32]string{3: "veth3", 4: "veth4", 5: "cni0"}[index], Pair: pair, Pods: pods}
+		return links.Lead{Index: index, Name: names[index], Pair: pair, Pods: pods}
 	}
 	single := func(toHost bool, pod ...netip.Addr) enforce.Behind {
 		b := enforce.Behind{Single: true, Pod: pod}
@@ -65,6 +66,9 @@ func TestPodLinks(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			want := map[uint32]enforce.Behind{1: {}, 3: {}, 4: {}, 5: {}}
 			for index, b := range tt.want {
+				if len(b.Pod) > 0 {
+					b.Name = names[index]
+				}
 				want[index] = b
 			}
 			var sets steer.Sets

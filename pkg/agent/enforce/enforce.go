@@ -139,6 +139,9 @@ type Input struct {
 	// to an established connection, possibly one of other pods; and a packet of another
 	// protocol that makes conntrack track a connection which the packet may not have opened.
 	Marked bool
+	// Established is set if conntrack knows the connection and which end has opened it; Reply is set if
+	// the packet is from the other end.
+	Established, Reply bool
 	// Pending is set if an earlier result for the packet was ShortWait or LongWait.
 	Pending bool
 	// Last is set if the packet cannot wait any longer: the result is Drop or Accept.
@@ -157,6 +160,10 @@ func (e *Enforcer) Audit(in Input) Result { return e.process(in, true) }
 func (e *Enforcer) process(in Input, auditOnly bool) Result {
 	start := time.Now()
 	p, err := packet.Parse(in.Payload)
+	if in.Reply {
+		p = p.Swapped()
+		in.Link, in.OutLink = in.OutLink, in.Link
+	}
 	r := e.decide(p, err, in, auditOnly, start)
 	if err == nil && e.cfg.Accepted != nil && (r == Accept || r == Remember) {
 		e.cfg.Accepted(p, in.eitherWay(p))
@@ -249,7 +256,7 @@ func (e *Enforcer) decideBy(s *policy.Snapshot, p packet.Packet, in *Input, audi
 	if v.Wait() != policy.NoWait {
 		return e.undecided(p, v.Decision, s, *in, at)
 	}
-	if v.eitherWay || e.isLate(&p, in.Payload, at) {
+	if v.eitherWay || e.isLate(&p, in, at) {
 		return v.answered(e.late(p, v.Decision), s, in)
 	}
 	return e.conclude(&v, s, in, auditOnly, at)
@@ -454,7 +461,7 @@ func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snaps
 	if open {
 		d.Action = policy.Allow
 	}
-	if in.eitherWay(p) || e.isLate(&p, in.Payload, at) {
+	if in.eitherWay(p) || e.isLate(&p, &in, at) {
 		if open {
 			e.metrics.failure(failure, open) // it passed
 		}

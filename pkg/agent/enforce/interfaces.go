@@ -25,6 +25,8 @@ type Behind struct {
 	// Pod has the addresses of that pod, and no others are behind the interface. It is empty if the
 	// pod is not known, and if there may be several.
 	Pod []netip.Addr
+	// Name is that of the interface if Pod is not empty.
+	Name string
 	// ToHost and Receivers are pods behind the interface whose policies may deny packets to the node,
 	// and packets to them: one address for each set of pods that the same policies select.
 	ToHost, Receivers []netip.Addr

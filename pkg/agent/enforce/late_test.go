@@ -265,3 +265,54 @@ func TestLatePacketsAreLoggedAsSuch(t *testing.T) {
 		t.Errorf("logged %q, want %s", got, want)
 	}
 }
+
+// A packet of an established connection is decided like the packet that opened the connection, whichever end
+// sent it, and is no attempt.
+func TestPacketsOfEstablishedConnections(t *testing.T) {
+	pod, peer, behind := netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.8.0.1")
+	only53 := &policy.Chain{Rules: []policy.Rule{
+		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Name: "some"}, AnyPeer: true, Ports: []policy.Port{{Proto: packet.UDP, First: 53, Last: 53}}},
+		{Action: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Name: "some"}, AnyPeer: true, AnyPort: true, Index: policy.Isolation},
+	}}
+	endpoints := policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{pod: {Namespace: "x", Name: "pod", Egress: only53, Ingress: only53}})
+	s := policy.New(policy.Model{Endpoints: endpoints, Local: policy.NewLocal(endpoints, []netip.Addr{pod})})
+	at := netip.AddrPortFrom
+	const ofPod, uplink = 3, 4
+	for _, tt := range []struct {
+		name          string
+		src, dst      netip.AddrPort
+		reply         bool
+		link, outLink uint32
+		want          Result
+	}{
+		{"opened by the pod", at(pod, 40000), at(peer, 53), false, ofPod, uplink, Accept},
+		{"its replies", at(peer, 53), at(pod, 40000), true, uplink, ofPod, Accept},
+		{"denied to the pod", at(pod, 53), at(peer, 80), false, ofPod, uplink, Drop},
+		{"its replies, from a port that is allowed to the peer", at(peer, 80), at(pod, 53), true, uplink, ofPod, Drop},
+		{"opened to the pod", at(peer, 40000), at(pod, 53), false, uplink, ofPod, Accept},
+		{"replies of the pod", at(pod, 53), at(peer, 40000), true, ofPod, uplink, Accept},
+		{"replies of the pod, denied", at(pod, 80), at(peer, 53), true, ofPod, uplink, Drop},
+		{"from behind the pod", at(behind, 40000), at(peer, 53), false, ofPod, uplink, Accept},
+		{"replies to behind the pod", at(peer, 53), at(behind, 40000), true, uplink, ofPod, Accept},
+		{"replies to behind the pod, denied", at(peer, 80), at(behind, 53), true, uplink, ofPod, Drop},
+		{"replies from behind the pod, denied", at(behind, 80), at(peer, 53), true, ofPod, uplink, Drop},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var accepted []packet.Packet
+			e, reg, o := newObserved(s, Config{Accepted: func(p packet.Packet, _ bool) { accepted = append(accepted, p) }})
+			e.SetInterfaces(&Interfaces{Links: map[uint32]Behind{ofPod: {Single: true, Pod: []netip.Addr{pod}}, uplink: {}}})
+			in := Input{Payload: udp(tt.src, tt.dst), Link: tt.link, OutLink: tt.outLink, Established: true, Reply: tt.reply}
+			if got := e.Decide(in); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+			opener := tt.src
+			if tt.reply {
+				opener = tt.dst
+			}
+			if tt.want == Accept && (len(accepted) != 1 || accepted[0].Src != opener) {
+				t.Errorf("accepted %v, want the connection of %v", accepted, opener)
+			}
+			o.expectNoAttempt(t, reg)
+		})
+	}
+}

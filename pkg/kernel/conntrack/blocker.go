@@ -125,6 +125,9 @@ type Change struct {
 	// Connections from Opened and connections to Answered may have been accepted without a
 	// call of Accepted until now.
 	Opened, Answered []netip.Addr
+	// Links are interfaces with connections that the Evaluator may decide differently, and whose addresses
+	// are not known. A Recheck follows.
+	Links []string
 }
 
 // add merges other into c.
@@ -132,6 +135,7 @@ func (c *Change) add(other Change) {
 	c.Addrs = append(c.Addrs, other.Addrs...)
 	c.Opened = append(c.Opened, other.Opened...)
 	c.Answered = append(c.Answered, other.Answered...)
+	c.Links = append(c.Links, other.Links...)
 	c.Closed = other.Closed
 	c.All = c.All || other.All || len(c.Addrs) > maxChanged
 	if c.All {
@@ -140,7 +144,7 @@ func (c *Change) add(other Change) {
 }
 
 func (c *Change) empty() bool {
-	return !c.All && len(c.Addrs)+len(c.Opened)+len(c.Answered) == 0
+	return !c.All && len(c.Addrs)+len(c.Opened)+len(c.Answered)+len(c.Links) == 0
 }
 
 // Blocker marks connections as the latest Evaluator decides. Its methods may be called from any
@@ -195,6 +199,7 @@ type Blocker struct {
 	readAt           time.Time // when to read what the previous Evaluator accepted; zero after that
 	covered          bool      // a pass is planned for the last change
 	passes           int       // completed
+	listings         int       // begun
 	passWanted       bool      // a pass is needed
 	secondPassWanted bool      // and a second one after it
 	earliestPass     time.Time // when the next pass may begin

@@ -81,6 +81,7 @@ func (b *Blocker) notice(ctx context.Context, change Change) error {
 		blocked, unblocked = append(blocked, denied...), append(unblocked, allowed...)
 		var o Overrides
 		all := b.deny(denied, &o)
+		b.decideClassesAgain(allowed, &o)
 		b.todo.live = b.todo.live || len(denied) > 0
 		b.todo.urgent = !b.override(ctx, o) || !all || len(allowed) > 0 || b.todo.urgent
 		b.listLive(ctx, &faults)
@@ -104,6 +105,7 @@ func (b *Blocker) begin(ctx context.Context, change Change, q *classQueue, fault
 	if !change.empty() {
 		b.close(change.Closed, &o)
 		b.reconsider(change, &o, faults)
+		b.decideAgain(b.suspects(change), &o)
 	}
 	b.todo.live = b.todo.live || len(o.Closed) > 0
 	b.todo.urgent = !b.override(ctx, o) || b.todo.urgent
@@ -332,10 +334,10 @@ func (b *Blocker) checkListed(ctx context.Context, w work) error {
 			b.known.slots[i].blocked = false
 		}
 	}
-	start := time.Now()
+	l := b.beginListing()
 	_, _, err = b.list(ctx, filters, b.noticeChange)
 	if err == nil {
-		b.endOverrides(ctx, filters, start)
+		b.endOverrides(ctx, filters, l)
 	}
 	return err
 }
@@ -347,8 +349,9 @@ func (b *Blocker) listable(ctx context.Context, filters []filter) ([]filter, err
 		return []filter{{}}, nil
 	}
 	for i, f := range filters {
-		filtered, err := b.unfiltered.filters(ctx, b.open, f.end)
-		if err != nil {
+		var faults faults
+		filtered, err := b.unfiltered.filters(ctx, b.open, f.end, b.betweenPieces(ctx, b.noticeChange, &faults))
+		if err = errors.Join(err, faults.err()); err != nil {
 			return nil, err
 		}
 		if !filtered {

@@ -11,17 +11,26 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 )
 
-// End is an address at which connections begin (egress) or end (ingress).
+// End is an address at which connections begin (egress) or end (ingress), or the name of an interface.
 type End struct {
 	Addr    netip.Addr
 	Ingress bool
+	Link    string // instead of Addr
 }
 
 func (e End) filter() filter {
-	if e.Ingress {
+	switch {
+	case e.Link != "":
+		return filter{}
+	case e.Ingress:
 		return answeredBy(e.Addr)
 	}
 	return openedBy(e.Addr)
+}
+
+// coveredBy reports whether f selects all connections of e.
+func (e End) coveredBy(f filter) bool {
+	return f == filter{} || e.Link == "" && (f == e.filter() || f == filter{family: familyOf(e.Addr)})
 }
 
 // Overrides change what the kernel does with packets of established connections until their marks
@@ -32,24 +41,33 @@ type Overrides struct {
 	// Closed are ends whose connections are dropped from now on, except those with the node itself, and of
 	// an address with itself. At Opened, marks and Denied decide again.
 	Closed, Opened []End
+	// Again are ends with connections whose marks may be wrong: each packet of these is decided. At Settled
+	// marks decide again.
+	Again, Settled []End
 }
 
 func (o *Overrides) empty() bool {
-	return len(o.Denied)+len(o.Ended)+len(o.Closed)+len(o.Opened) == 0
+	return len(o.Denied)+len(o.Ended)+len(o.Closed)+len(o.Opened)+len(o.Again)+len(o.Settled) == 0
 }
 
-// maxDenied bounds the classes that are overridden at the same time: a transaction with so many takes
-// some 0.1 s. The connections of further ones are marked, live ones first.
-const maxDenied = 1 << 13
+const (
+	// maxDenied bounds the classes that are overridden at the same time: a transaction with so many takes
+	// some 0.1 s. Packets of the ends of further ones are decided again.
+	maxDenied = 1 << 13
+	// maxEnds bounds the ends whose packets are decided again. The connections of further ones are marked,
+	// live ones first.
+	maxEnds = 1 << 10
+)
 
-// overrides are what the kernel drops although the marks may not say so yet.
+// overrides are what the kernel does although the marks may not say so yet.
 type overrides struct {
 	classes map[class]time.Time // since when
 	ends    map[End]time.Time   // zero once all connections of the end are marked
+	again   map[End]int         // listings that had begun
 }
 
 func newOverrides() overrides {
-	return overrides{classes: make(map[class]time.Time), ends: make(map[End]time.Time)}
+	return overrides{classes: make(map[class]time.Time), ends: make(map[End]time.Time), again: make(map[End]int)}
 }
 
 // overridable reports whether a packet shows whether its connection is of class c.
@@ -108,21 +126,78 @@ func (b *Blocker) reconsider(change Change, o *Overrides, faults *faults) {
 	}
 }
 
-// deny overrides the marks of classes that are denied, as many as there is room for, and reports whether
-// that was enough.
+// deny overrides the marks of classes that are denied, and reports whether there was room for all.
 func (b *Blocker) deny(blocked []uint32, o *Overrides) (all bool) {
 	now, all := time.Now(), true
+	var rest []uint32
 	for _, i := range blocked {
 		c := b.known.slots[i].class
 		_, already := b.overrides.classes[c]
 		switch {
-		case !c.overridable() || !already && len(b.overrides.classes) >= maxDenied:
+		case c.swapped:
 			all = false
+			continue
+		case !c.overridable() || !already && len(b.overrides.classes) >= maxDenied:
+			rest = append(rest, i)
 			continue
 		case !already:
 			o.Denied = append(o.Denied, c.public())
 		}
 		b.overrides.classes[c] = now
+	}
+	return b.decideClassesAgain(rest, o) && all
+}
+
+// decideClassesAgain is decideAgain for ends of all connections of the classes, which it plans to list.
+func (b *Blocker) decideClassesAgain(classes []uint32, o *Overrides) (all bool) {
+	filters := b.filters(classes)
+	b.todo.filters = append(b.todo.filters, filters...)
+	ends := make([]End, len(filters))
+	for i, f := range filters {
+		ends[i] = End{Addr: f.end, Ingress: f.reply}
+	}
+	return b.decideAgain(ends, o)
+}
+
+// suspects returns ends with connections that change may concern and that are not known: they will be listed.
+func (b *Blocker) suspects(change Change) (ends []End) {
+	both := change.Addrs
+	if !b.known.full {
+		both = nil
+	}
+	for _, a := range slices.Concat(change.Opened, both) {
+		ends = append(ends, End{Addr: a})
+	}
+	for _, a := range slices.Concat(change.Answered, both) {
+		ends = append(ends, End{Addr: a, Ingress: true})
+	}
+	for _, l := range change.Links {
+		ends = append(ends, End{Link: l})
+	}
+	return ends
+}
+
+// decideAgain makes each packet of the ends be decided until their connections are marked, and reports
+// whether there was room for all. With few connections, marks follow as soon.
+func (b *Blocker) decideAgain(ends []End, o *Overrides) (all bool) {
+	if len(ends) == 0 || b.overrideKernel == nil {
+		return len(ends) == 0
+	}
+	few := fewConnections(b.count)
+	all = true
+	for _, e := range ends {
+		_, closed := b.overrides.ends[e]
+		_, already := b.overrides.again[e]
+		switch {
+		case closed:
+			continue
+		case few && e.Link == "", !already && len(b.overrides.again) >= maxEnds:
+			all = false
+			continue
+		case !already:
+			o.Again = append(o.Again, e)
+		}
+		b.overrides.again[e] = b.listings
 	}
 	return all
 }
@@ -144,10 +219,10 @@ func (b *Blocker) override(ctx context.Context, o Overrides) (done bool) {
 }
 
 // endOverrides ends the overrides of connections that filters select and that are marked now, by a
-// listing that began at start. A packet that was accepted before the override may have created its entry
-// later, which the listing of againAfter finds.
-func (b *Blocker) endOverrides(ctx context.Context, filters []filter, start time.Time) {
-	before := start.Add(-againAfter)
+// listing l. A packet that was accepted before the override may have created its entry later, which the
+// listing of againAfter finds.
+func (b *Blocker) endOverrides(ctx context.Context, filters []filter, l listing) {
+	before := l.start.Add(-againAfter)
 	var o Overrides
 	for c, since := range b.overrides.classes {
 		if !since.After(before) && anySelects(filters, addrOf(c.src), addrOf(c.dst)) {
@@ -156,12 +231,21 @@ func (b *Blocker) endOverrides(ctx context.Context, filters []filter, start time
 		}
 	}
 	for e, since := range b.overrides.ends {
-		covered := func(f filter) bool { return f == e.filter() || !f.end.IsValid() && f.hasFamily(familyOf(e.Addr)) }
-		if since.IsZero() || since.After(before) || !slices.ContainsFunc(filters, covered) {
+		if since.IsZero() || since.After(before) || !slices.ContainsFunc(filters, e.coveredBy) {
 			continue
 		}
 		b.overrides.ends[e] = time.Time{}
 		o.Opened = append(o.Opened, e)
+	}
+	for e, begun := range b.overrides.again {
+		if begun < l.number && slices.ContainsFunc(filters, e.coveredBy) {
+			delete(b.overrides.again, e)
+			o.Settled = append(o.Settled, e)
+			if e.Link == "" {
+				// Other software may have changed blocked ones, whose packets went on until they were decided.
+				b.listAgain(e.filter(), time.Now().Add(soonAfter))
+			}
+		}
 	}
 	b.override(ctx, o)
 }

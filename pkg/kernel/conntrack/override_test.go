@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,6 +22,7 @@ type fakeOverrides struct {
 	mu     sync.Mutex // guards the maps and calls against Run
 	denied map[packet.Class]bool
 	closed map[End]bool
+	again  map[End]bool
 	calls  int
 
 	fails  error
@@ -28,7 +31,7 @@ type fakeOverrides struct {
 
 // withOverrides makes b use overrides.
 func withOverrides(b *Blocker) *fakeOverrides {
-	f := &fakeOverrides{denied: make(map[packet.Class]bool), closed: make(map[End]bool)}
+	f := &fakeOverrides{denied: make(map[packet.Class]bool), closed: make(map[End]bool), again: make(map[End]bool)}
 	b.overrideKernel = func(_ context.Context, o Overrides) error {
 		if f.fails != nil {
 			return f.fails
@@ -58,6 +61,12 @@ func (f *fakeOverrides) apply(o Overrides) {
 	for _, e := range o.Opened {
 		delete(f.closed, e)
 	}
+	for _, e := range o.Again {
+		f.again[e] = true
+	}
+	for _, e := range o.Settled {
+		delete(f.again, e)
+	}
 }
 
 // drops reports whether the kernel drops packets of e.
@@ -74,6 +83,13 @@ func (f *fakeOverrides) counts() (denied, closed, calls int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.denied), len(f.closed), f.calls
+}
+
+// endsAgain returns the ends whose packets are decided again.
+func (f *fakeOverrides) endsAgain() []End {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Keys(f.again))
 }
 
 func (f *fakeOverrides) closes(e End) bool {
@@ -213,6 +229,95 @@ func TestOverridesEndWithTheChangeThatAllows(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What is allowed again, or denied by more classes than can be overridden, or selected for the first time,
+// is decided packet by packet before the table is listed, until the connections are marked.
+func TestEndsAreDecidedAgainBeforeTheyAreListed(t *testing.T) {
+	pod := addrs("10.0.0.7")
+	from := End{Addr: pod[0]}
+	for _, tt := range []struct {
+		name     string
+		classes  int
+		before   Verdict // without it the change is the first
+		evaluate Evaluator
+		change   Change
+		again    []End
+		marks    uint32
+	}{
+		{"allowed again", 2, Block, always(Unblock, nil), Change{Addrs: pod}, []End{from}, 0},
+		{"too many classes", maxDenied + 2, Unblock, always(Block, nil), Change{Addrs: pod}, []End{from}, testMark},
+		{"newly selected", 2, Unselected, always(Block, nil), Change{Addrs: pod, Opened: pod}, []End{from}, testMark},
+		{"newly selected by a Deny of everything", 2, Unselected, always(Block, nil), Change{Addrs: pod, Opened: pod, Closed: []End{from}}, nil, testMark},
+		{"an interface", 2, Unblock, always(Unblock, nil), Change{Links: []string{"cali1"}}, []End{{Link: "cali1"}}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, f := running(t)
+				o := withOverrides(b)
+				f.edit(func() {
+					for i := range tt.classes {
+						f.add(packet.UDP, "10.0.0.7:1", fmt.Sprintf("10.1.%d.%d:53", i>>8, i&255))
+					}
+				})
+				b.Set(always(tt.before, nil), Change{All: true})
+				b.Recheck()
+				time.Sleep(2*minPassInterval + lateAfter)
+				f.onList = func(filter, int) {
+					f.onList = nil
+					if got := o.endsAgain(); !slices.Equal(got, tt.again) {
+						t.Errorf("when the table is listed, packets of %v are decided again, want %v", got, tt.again)
+					}
+				}
+				b.Set(tt.evaluate, tt.change)
+				if len(tt.change.Links) > 0 {
+					b.Recheck()
+				}
+				time.Sleep(2 * minPassInterval)
+				synctest.Wait()
+				if f.onList != nil || len(o.endsAgain()) > 0 {
+					t.Errorf("listed: %v, still decided again: %v", f.onList == nil, o.endsAgain())
+				}
+				for i, m := range f.marks() {
+					if m != tt.marks {
+						t.Fatalf("connection %d has the mark %#x, want %#x", i, m, tt.marks)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An end that becomes suspect during a listing, which has passed its connections already, is decided again
+// until a later one ends.
+func TestChangesDuringAListingOutlastIt(t *testing.T) {
+	b, f := newFake(t)
+	for i := range 2 * pieceLen {
+		f.add(packet.UDP, fmt.Sprintf("10.0.0.7:%d", 1+i), fmt.Sprintf("10.0.1.%d:53", i%2))
+	}
+	if err := b.apply(testContext(t), always(Block, nil), Change{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	o := withOverrides(b)
+	pod := addrs("10.0.0.7")
+	f.onList = func(_ filter, listed int) {
+		if listed == 10 {
+			b.Set(always(Unblock, nil), Change{Addrs: pod})
+		}
+	}
+	if err := b.pass(testContext(t), always(Block, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := o.endsAgain(), []End{{Addr: pod[0]}}; !slices.Equal(got, want) {
+		t.Errorf("after the listing %v are decided again, want %v", got, want)
+	}
+	f.onList = nil
+	if err := b.listWork(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.endsAgain(); len(got) > 0 || f.marks()[0] != 0 {
+		t.Errorf("%v are decided again, mark %#x", got, f.marks()[0])
+	}
 }
 
 // A tenant's change with very many connections does not delay what another's change denies: that is

@@ -86,16 +86,27 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	b.ignoreAccepted.Store(false)
 	b.known.restart(b.second(time.Now().Add(-b.acceptedFor - slack)))
 	b.readAccepted()
-	start := time.Now()
+	l := b.beginListing()
 	count, done, err := b.list(ctx, []filter{{}}, b.noticeChange)
 	if err == nil {
-		b.endOverrides(ctx, []filter{{}}, start)
+		b.endOverrides(ctx, []filter{{}}, l)
 	}
 	if count >= 0 {
 		b.metrics.entries.Set(float64(count))
 	}
 	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
 	return err
+}
+
+// listing is a listing whose end may end overrides.
+type listing struct {
+	number int
+	start  time.Time
+}
+
+func (b *Blocker) beginListing() listing {
+	b.listings++
+	return listing{b.listings, time.Now()}
 }
 
 // pieceLen is the number of connections in a piece of a list.
@@ -124,18 +135,23 @@ func (b *Blocker) list(ctx context.Context, filters []filter, between func(conte
 	}
 	defer writer.close()
 	for _, f := range filters {
-		n, d := b.listOne(f, reader, writer, &faults, func() {
-			b.readAccepted()
-			if between == nil {
-				return
-			}
-			if err := between(ctx); err != nil {
-				faults.add(err)
-			}
-		})
+		n, d := b.listOne(f, reader, writer, &faults, b.betweenPieces(ctx, between, &faults))
 		count, done = count+n, done+d
 	}
 	return count, done, faults.err()
+}
+
+// betweenPieces returns what is called between pieces of a list.
+func (b *Blocker) betweenPieces(ctx context.Context, between func(context.Context) error, faults *faults) func() {
+	return func() {
+		b.readAccepted()
+		if between == nil {
+			return
+		}
+		if err := between(ctx); err != nil {
+			faults.add(err)
+		}
+	}
 }
 
 // listOne sets the marks of the connections that f selects. It calls between between pieces.

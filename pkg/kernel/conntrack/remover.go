@@ -86,7 +86,7 @@ func (r *Remover) removeFamily(ctx context.Context, removal *removal, addrs []ne
 
 // filters reports whether the kernel filters connections of the family of sample.
 func (r *Remover) filters(ctx context.Context, sample netip.Addr) (bool, error) {
-	return r.unfiltered.filters(ctx, r.open, sample)
+	return r.unfiltered.filters(ctx, r.open, sample, func() {})
 }
 
 // walk lists connections and removes those of the addresses at the same time, so that it keeps

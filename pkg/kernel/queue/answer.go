@@ -19,6 +19,7 @@ type answerer struct {
 	acceptMark      uint32
 	rememberMark    uint32
 	rejectMark      uint32
+	establishedMark uint32
 	failOpenOnPanic bool
 	source          func(payload []byte) netip.Addr
 	metrics         *metrics
@@ -44,6 +45,7 @@ func newAnswerer(cfg Config, number uint16, handler Handler, m *metrics, logger 
 		acceptMark:      cfg.AcceptMark,
 		rememberMark:    cfg.RememberMark,
 		rejectMark:      cfg.RejectMark,
+		establishedMark: cfg.EstablishedMark,
 		failOpenOnPanic: cfg.FailOpenOnPanic,
 		source:          cfg.Source,
 		metrics:         m,
@@ -102,7 +104,11 @@ func (a *answerer) packet(m message) {
 
 // query returns what the Handler decides about p.
 func (a *answerer) query(p *packetMessage) Packet {
-	return Packet{Payload: p.payload, ToHost: p.toHost(), Link: p.link, OutLink: p.outLink, Answerable: p.answerable(), Marked: a.marked(p.mark)}
+	marked, established := a.marked(p.mark), p.mark&a.establishedMark != 0
+	return Packet{
+		Payload: p.payload, ToHost: p.toHost(), Link: p.link, OutLink: p.outLink, Answerable: p.answerable(),
+		Marked: marked && !established, Established: established, Reply: established && !marked,
+	}
 }
 
 // sourceOf returns the source of p by Config.Source.
@@ -139,7 +145,7 @@ func (a *answerer) answer(p *packetMessage, v Verdict) {
 	verdict, mark := uint32(verdictAccept), p.mark
 	switch {
 	case v == Accept || v == Remember:
-		mark = mark&^a.rememberMark | a.acceptMark
+		mark = mark&^(a.rememberMark|a.establishedMark) | a.acceptMark
 		if v == Remember {
 			mark |= a.rememberMark
 		}

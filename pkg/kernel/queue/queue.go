@@ -45,8 +45,11 @@ type Packet struct {
 	// Answerable is set if the packet was queued at a hook before postrouting, and is not for this
 	// machine.
 	Answerable bool
-	// Marked is set if the packet had Config.AcceptMark when it was queued.
+	// Marked is set if the packet had Config.AcceptMark alone when it was queued.
 	Marked bool
+	// Established is set if it had Config.EstablishedMark: it is of an established connection. Reply is set
+	// if it had that alone: it does not have the direction of the packet that opened the connection.
+	Established, Reply bool
 	// Pending is set if the Handler has already returned Defer or DeferLong for the packet.
 	Pending bool
 	// Last is set if the packet cannot be or stay pending: the Handler must decide now, and
@@ -124,6 +127,8 @@ type Config struct {
 	// The kernel then continues with the next base chain, which must answer and drop the packet. With
 	// zero, Reject is Drop.
 	RejectMark uint32
+	// EstablishedMark is cleared in the marks of accepted packets. Zero marks none.
+	EstablishedMark uint32
 	// Purpose is the value of the label "purpose" of all metrics, for Queues that share a
 	// Registerer. Empty means no label.
 	Purpose string

@@ -317,3 +317,32 @@ func TestMessagesThatCannotBeReadAreCounted(t *testing.T) {
 		r.wantMetric("netpol_queue_malformed_messages_total", "", 2)
 	})
 }
+
+func TestMarksSayWhichEndOpenedAConnection(t *testing.T) {
+	for _, tt := range []struct {
+		mark                       uint32
+		marked, established, reply bool
+	}{
+		{0x4000, false, false, false},
+		{0x4100, true, false, false},
+		{0x4900, false, true, false},
+		{0x4800, false, true, true},
+	} {
+		inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+			cfg := on(k)
+			cfg.AcceptMark, cfg.EstablishedMark = 0x100, 0x800
+			start(t, cfg, func(p queue.Packet) queue.Verdict {
+				if p.Marked != tt.marked || p.Established != tt.established || p.Reply != tt.reply {
+					t.Errorf("mark %#x: %+v", tt.mark, p)
+				}
+				return queue.Accept
+			})
+			synctest.Wait()
+			f := k.Send(100, queuetest.Packet{Payload: []byte("packet"), Mark: tt.mark})
+			wantOutcome(t, "the packet", f, queuetest.Accepted)
+			if got := f.Mark(); got != 0x4100 {
+				t.Errorf("mark %#x becomes %#x", tt.mark, got)
+			}
+		})
+	}
+}

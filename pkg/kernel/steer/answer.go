@@ -144,7 +144,7 @@ func answerRules() []string {
 // answerBlockedRules answer both ends of a blocked connection. They are before DNAT, so the packet need
 // not have the address of the pod.
 func answerBlockedRules() []string {
-	rules := []string{noWayBack + " drop"}
+	rules := append(reopenRules(), noWayBack+" drop")
 	for _, direction := range []string{"original", "reply"} {
 		for _, f := range families {
 			rules = append(rules, fmt.Sprintf("ct %s %s saddr %s goto %s", direction, f.ip, f.set(answeredSet), answerSenderChain))
@@ -247,7 +247,7 @@ func blockedRules(cfg Config) []string {
 	rules := []string{unmarkRule(cfg)}
 	switch {
 	case cfg.answers:
-		return append(rules, fmt.Sprintf("ct mark & %#x != 0 goto %s", cfg.BlockMark, answerBlockedChain))
+		return append(rules, fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.BlockMark, answerBlockedChain))
 	case cfg.BlockMark != 0:
 		return append(rules, blockedRule(cfg))
 	}

@@ -37,7 +37,7 @@ func TestKernelChangesNeedNoFileDescriptor(t *testing.T) {
 				s.observed = nil // it is read again
 			}
 			mustSync(t, s, Sets{Egress: []netip.Addr{v4, v6}[:1+i%2]})
-			mustOverride(t, s, Overrides{ClosedFrom: []netip.Addr{v4}})
+			mustOverride(t, s, Overrides{Closed: []End{{Addr: v4}}})
 		}
 	})
 	if list := listTable(t); strings.Count(list, v4.String()) < 3 {

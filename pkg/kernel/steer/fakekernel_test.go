@@ -34,6 +34,8 @@ type fakeKernel struct {
 	last   *knftables.Transaction
 	now    uint32
 	notify chan commit // read by listen
+
+	hasFlowtables bool
 }
 
 // RunAt implements table.
@@ -55,6 +57,8 @@ const tablePort = 2
 
 // Port implements table.
 func (k *fakeKernel) Port() uint32 { return tablePort }
+
+func (k *fakeKernel) flowtables(context.Context) (bool, error) { return k.hasFlowtables, nil }
 
 func (k *fakeKernel) generation(context.Context) (uint32, error) {
 	k.fake.Lock() // guards last and now, too

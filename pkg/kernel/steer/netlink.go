@@ -184,6 +184,21 @@ func generation(conn *netlink.Conn) (uint32, error) {
 	return uint32(number(attribute(answers[0], unix.NFTA_GEN_ID))), nil
 }
 
+// flowtables reports whether a table of any family has a flowtable.
+func (k netlinkKernel) flowtables(ctx context.Context) (bool, error) {
+	conn, err := k.conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	r, err := request(unix.NFPROTO_UNSPEC, unix.NFT_MSG_GETFLOWTABLE, netlink.Dump)
+	if err != nil {
+		return false, err
+	}
+	found, err := conn.Execute(r)
+	k.release(conn, err)
+	return len(found) > 0, err
+}
+
 func (k netlinkKernel) counters(ctx context.Context) (map[string]uint64, error) {
 	conn, err := k.conn(ctx)
 	if err != nil {

@@ -19,28 +19,46 @@ import (
 // sets override them: by the ends of connections, whatever the direction of a packet, and by their classes.
 // First packets are not looked up, because the agent decides them.
 const (
-	cutChain    = "cut"    // classes
-	closedChain = "closed" // ends
+	cutChain     = "cut"         // classes
+	closedChain  = "closed"      // ends, at postrouting
+	inputChain   = "again-input" // ends, at input
+	againChain   = "again"       // decides a packet of an established connection
+	believeChain = "blocked"     // drops packets of blocked connections
 
 	cutSet        = "cut"         // classes that are denied
 	closedFromSet = "closed-from" // pods whose whole egress is denied
 	closedToSet   = "closed-to"   // pods whose whole ingress is denied
 	ownSet        = "own"         // the addresses in closedFromSet and closedToSet, twice: connections of a pod to itself
 
-	overridesSet = "overrides" // the families that the sets above have addresses of
+	// The connections of these ends may have wrong marks: each packet is decided.
+	againFromSet  = "again-from"  // connections from an address
+	againToSet    = "again-to"    // connections to an address
+	againLinksSet = "again-links" // all connections of an interface
+
+	overridesSet = "overrides" // the families that the sets above have elements of
+	reopeningSet = "reopening" // the families whose blocked connections are decided again
 
 	// overrideTimeout ends an override that an agent has left behind.
 	overrideTimeout = 5 * time.Minute
 )
 
+// End is an address at which connections begin (egress) or end (ingress), or the name of an interface.
+type End struct {
+	Addr    netip.Addr
+	Ingress bool
+	Link    string // instead of Addr
+}
+
 // Overrides change what happens to packets of established connections. An end or class is in one list.
 type Overrides struct {
 	// Denied are classes of TCP, UDP and SCTP whose packets are dropped, Ended those whose marks decide again.
 	Denied, Ended []packet.Class
-	// ClosedFrom and ClosedTo are the pods whose whole egress or ingress is denied; OpenedFrom and
-	// OpenedTo those for which that has ended. Traffic of the node itself, and of a pod with itself, is not
-	// affected.
-	ClosedFrom, ClosedTo, OpenedFrom, OpenedTo []netip.Addr
+	// Closed are the pods whose whole egress or ingress is denied, Opened those for which that has ended.
+	// Traffic of the node itself, and of a pod with itself, is not affected.
+	Closed, Opened []End
+	// Again are ends with connections whose marks may be wrong: the agent decides their packets. At
+	// Settled their marks decide again.
+	Again, Settled []End
 }
 
 // overrideKey is the name of a set and the key of an element of it.
@@ -60,8 +78,20 @@ func classKey(c packet.Class) overrideKey {
 	return overrideKey{familyName(cutSet, ipv6), [4]string{c.Src.String(), c.Dst.String(), strconv.Itoa(int(c.Proto)), strconv.Itoa(int(c.Port))}, ipv6}
 }
 
-func endKey(set string, a netip.Addr) overrideKey {
-	return overrideKey{familyName(set, a.Is6()), [4]string{a.String()}, a.Is6()}
+func (e End) key(from, to string) overrideKey {
+	if e.Ingress {
+		from = to
+	}
+	return overrideKey{familyName(from, e.Addr.Is6()), [4]string{e.Addr.String()}, e.Addr.Is6()}
+}
+
+func (e End) closedKey() overrideKey { return e.key(closedFromSet, closedToSet) }
+
+func (e End) againKey() overrideKey {
+	if e.Link != "" {
+		return overrideKey{set: againLinksSet, key: [4]string{e.Link}}
+	}
+	return e.key(againFromSet, againToSet)
 }
 
 func ownKey(a netip.Addr) overrideKey {
@@ -69,57 +99,66 @@ func ownKey(a netip.Addr) overrideKey {
 }
 
 // apply changes elements, which are those in the kernel.
-func (o Overrides) apply(elements map[overrideKey]struct{}) {
+func (o Overrides) apply(elements map[overrideKey]struct{}, flowtables bool) {
 	for _, c := range o.Denied {
 		elements[classKey(c)] = struct{}{}
 	}
 	for _, c := range o.Ended {
 		delete(elements, classKey(c))
 	}
-	for set, addrs := range map[string][]netip.Addr{closedFromSet: o.ClosedFrom, closedToSet: o.ClosedTo} {
-		for _, a := range addrs {
-			elements[endKey(set, a)] = struct{}{}
-			elements[ownKey(a)] = struct{}{}
+	for _, e := range o.Closed {
+		elements[e.closedKey()] = struct{}{}
+		elements[ownKey(e.Addr)] = struct{}{}
+	}
+	for _, e := range o.Opened {
+		delete(elements, e.closedKey())
+		other := End{Addr: e.Addr, Ingress: !e.Ingress}
+		if _, closed := elements[other.closedKey()]; !closed {
+			delete(elements, ownKey(e.Addr))
 		}
 	}
-	for set, addrs := range map[string][]netip.Addr{closedFromSet: o.OpenedFrom, closedToSet: o.OpenedTo} {
-		for _, a := range addrs {
-			delete(elements, endKey(set, a))
-			_, from := elements[endKey(closedFromSet, a)]
-			_, to := elements[endKey(closedToSet, a)]
-			if !from && !to {
-				delete(elements, ownKey(a))
-			}
-		}
+	for _, e := range o.Again {
+		elements[e.againKey()] = struct{}{}
 	}
-	o.applyFamilies(elements)
+	for _, e := range o.Settled {
+		delete(elements, e.againKey())
+	}
+	applyFamilies(elements, flowtables)
 }
 
-// applyFamilies adds and removes the elements of overridesSet.
-func (o Overrides) applyFamilies(elements map[overrideKey]struct{}) {
+// applyFamilies adds and removes the elements of overridesSet and reopeningSet. A flowtable might take a
+// blocked connection past all hooks before its packet is decided.
+func applyFamilies(elements map[overrideKey]struct{}, flowtables bool) {
+	used, again := [2]bool{}, [2]bool{}
 	for _, f := range families {
-		delete(elements, f.overrides())
+		delete(elements, f.key(overridesSet))
+		delete(elements, f.key(reopeningSet))
 	}
-	var used [2]bool
 	for k := range elements {
-		if k.ipv6 {
-			used[1] = true
-		} else {
-			used[0] = true
-		}
-		if used[0] && used[1] {
-			break
+		for i, f := range families {
+			used[i] = used[i] || k.ipv6 == f.ipv6 || k.set == againLinksSet
+			again[i] = again[i] || k.set == familyName(againFromSet, f.ipv6) || k.set == familyName(againToSet, f.ipv6)
 		}
 	}
 	for i, f := range families {
 		if used[i] {
-			elements[f.overrides()] = struct{}{}
+			elements[f.key(overridesSet)] = struct{}{}
+		}
+		if again[i] && !flowtables {
+			elements[f.key(reopeningSet)] = struct{}{}
 		}
 	}
 }
 
-func (f family) overrides() overrideKey {
-	return overrideKey{overridesSet, [4]string{f.protocol()}, f.ipv6}
+// key returns the element of a set of families.
+func (f family) key(set string) overrideKey {
+	return overrideKey{set, [4]string{f.protocol()}, f.ipv6}
+}
+
+// flowtables reports whether the node has flowtables, or may have some.
+func (s *Steerer) flowtables(ctx context.Context) bool {
+	found, err := s.kernel.flowtables(ctx)
+	return found || err != nil
 }
 
 // Override changes the overrides in one transaction. It returns an error if another agent holds the table,
@@ -144,7 +183,7 @@ func (s *Steerer) override(ctx context.Context, o Overrides) error {
 	for k := range s.overrides {
 		before[k] = struct{}{}
 	}
-	o.apply(s.overrides)
+	o.apply(s.overrides, len(o.Again) > 0 && s.flowtables(ctx))
 	tx := &nft.Transaction{}
 	for _, k := range overridesWithout(before, s.overrides) {
 		tx.Delete(k.element())
@@ -203,7 +242,7 @@ func (s *Steerer) planOverrides(tx *nft.Transaction) {
 // overrideSets returns the sets of overrides.
 func overrideSets() []*knftables.Set {
 	timeout := knftables.PtrTo(overrideTimeout)
-	sets := []*knftables.Set{{Name: overridesSet, Type: "nf_proto"}}
+	sets := []*knftables.Set{{Name: overridesSet, Type: "nf_proto"}, {Name: reopeningSet, Type: "nf_proto"}, {Name: againLinksSet, Type: "ifname"}}
 	for _, f := range families {
 		addr := "ipv4_addr"
 		if f.ipv6 {
@@ -212,6 +251,7 @@ func overrideSets() []*knftables.Set {
 		for _, set := range []struct{ name, key string }{
 			{cutSet, addr + " . " + addr + " . inet_proto . inet_service"},
 			{closedFromSet, addr}, {closedToSet, addr}, {ownSet, addr + " . " + addr},
+			{againFromSet, addr}, {againToSet, addr},
 		} {
 			sets = append(sets, &knftables.Set{Name: familyName(set.name, f.ipv6), Type: set.key})
 		}
@@ -234,14 +274,17 @@ func overrideSetNames(all []chain) []string {
 	return names
 }
 
-// overrideChains follow no other chains.
+// overrideChains follow the chains that decide.
 func overrideChains(cfg Config) []chain {
 	if cfg.BlockMark == 0 {
 		return nil
 	}
 	return []chain{
+		{name: believeChain, rules: append(reopenRules(), "drop")},
+		{name: againChain, rules: againRules(cfg)},
 		{name: cutChain, rules: cutRules(cfg)},
 		{name: closedChain, rules: closedRules(cfg)},
+		{name: inputChain, rules: inputAgainRules(cfg)},
 	}
 }
 
@@ -263,19 +306,60 @@ func cutRules(cfg Config) []string {
 	return rules
 }
 
+// reopenRules return packets of blocked connections that closedRules and inputAgainRules send to be
+// decided. An ICMP error is about a connection and is not decided for it.
+func reopenRules() []string {
+	var rules []string
+	for _, f := range families {
+		reopening := "ct state != related meta nfproto @" + reopeningSet
+		rules = append(rules,
+			fmt.Sprintf("%s ct original %s saddr %s return", reopening, f.ip, f.set(againFromSet)),
+			fmt.Sprintf("%s ct reply %s saddr %s return", reopening, f.ip, f.set(againToSet)))
+	}
+	return rules
+}
+
+// againRules queue a packet of an established connection with the lower bit, and the higher one if it has the
+// direction of the first packet.
+func againRules(cfg Config) []string {
+	return []string{
+		fmt.Sprintf("meta mark set meta mark | %#x", cfg.BlockMark),
+		fmt.Sprintf("ct direction original meta mark set meta mark | %#x", cfg.Mark),
+		"goto " + cfg.queueChain(),
+	}
+}
+
 // closedRules are only at postrouting: what is for the node itself is not concerned.
 func closedRules(cfg Config) []string {
 	rules := []string{
 		"jump " + cutChain,
 		notFirst(cfg),
 		// The node itself always reaches its pods, and they reach it.
+		fmt.Sprintf("fib saddr type local ct mark & %#x != 0 drop", cfg.BlockMark), // see reopenRules
 		"fib saddr type local return",
 	}
+	var again []string
 	for _, f := range families {
 		rules = append(rules,
 			fmt.Sprintf("ct original %s saddr . ct reply %[1]s saddr %s return", f.ip, f.set(ownSet)),
 			fmt.Sprintf("ct original %s saddr %s drop", f.ip, f.set(closedFromSet)),
 			fmt.Sprintf("ct reply %s saddr %s drop", f.ip, f.set(closedToSet)))
+		again = append(again,
+			fmt.Sprintf("ct original %s saddr %s goto %s", f.ip, f.set(againFromSet), againChain),
+			fmt.Sprintf("ct reply %s saddr %s goto %s", f.ip, f.set(againToSet), againChain))
+	}
+	rules = append(rules, "ct state related meta l4proto { icmp, icmpv6 } return")
+	rules = append(rules, again...)
+	return append(rules,
+		fmt.Sprintf("iifname @%s goto %s", againLinksSet, againChain),
+		fmt.Sprintf("oifname @%s goto %s", againLinksSet, againChain))
+}
+
+// inputAgainRules decide packets to the node itself.
+func inputAgainRules(cfg Config) []string {
+	rules := []string{"jump " + cutChain, notFirst(cfg), "ct direction reply return", "ct state related return"}
+	for _, f := range families {
+		rules = append(rules, fmt.Sprintf("ct original %s saddr %s goto %s", f.ip, f.set(againFromSet), againChain))
 	}
 	return rules
 }

@@ -46,7 +46,7 @@ func TestOverridesDropOnlyWhatIsDenied(t *testing.T) {
 			{"the other direction", pkt(f.pod, f.peer, forwarded, dport(80), established), accept},
 			{"a reply of the other direction", pkt(f.peer, f.pod, forwarded, reply, sport(80), established), accept},
 		})
-		mustOverride(t, s, Overrides{Ended: []packet.Class{class}, ClosedFrom: []netip.Addr{f.pod}})
+		mustOverride(t, s, Overrides{Ended: []packet.Class{class}, Closed: []End{{Addr: f.pod}}})
 		checkTraces(t, fake, []traceCase{
 			{"egress", pkt(f.pod, f.peer, forwarded, dport(80), established), drop},
 			{"a reply of egress", pkt(f.peer, f.pod, forwarded, reply, sport(80), established), drop},
@@ -56,14 +56,14 @@ func TestOverridesDropOnlyWhatIsDenied(t *testing.T) {
 			{"to the node of a closed pod", pkt(f.pod, f.peer, toHost, dport(80), established), accept},
 			{"the node answers", pkt(f.peer, f.pod, reply, fromNode, established), accept},
 		})
-		mustOverride(t, s, Overrides{OpenedFrom: []netip.Addr{f.pod}, ClosedTo: []netip.Addr{f.pod}})
+		mustOverride(t, s, Overrides{Opened: []End{{Addr: f.pod}}, Closed: []End{{Addr: f.pod, Ingress: true}}})
 		checkTraces(t, fake, []traceCase{
 			{"only egress", pkt(f.pod, f.peer, forwarded, dport(80), established), accept},
 			{"closed ingress", pkt(f.peer, f.pod, forwarded, dport(80), established), drop},
 			{"a reply of closed ingress", pkt(f.pod, f.peer, forwarded, reply, sport(80), established), drop},
 			{"the node probes", pkt(f.peer, f.pod, fromNode, dport(80), established), accept},
 		})
-		mustOverride(t, s, Overrides{OpenedTo: []netip.Addr{f.pod}})
+		mustOverride(t, s, Overrides{Opened: []End{{Addr: f.pod, Ingress: true}}})
 		checkTraces(t, fake, pass)
 		for _, set := range overrideSets() {
 			if n := len(fake.Table.Sets[set.Name].Elements); n != 0 {
@@ -73,18 +73,99 @@ func TestOverridesDropOnlyWhatIsDenied(t *testing.T) {
 	}
 }
 
+// Packets of ends whose marks may be wrong are decided, in both directions, whether their connections are
+// accepted or blocked. Others' marks decide.
+func TestEndsAreDecidedAgain(t *testing.T) {
+	blocked := func(p *steertest.Packet) { p.CTMark, p.Confirmed = testConfig().Mark|0x800, true }
+	established := state(steertest.Established)
+	related := func(p *steertest.Packet) { p.State = steertest.Related }
+	for _, f := range []struct {
+		pod, peer netip.Addr
+		icmp      string
+	}{{v4, peer4, "icmp"}, {v6, peer6, "ipv6-icmp"}} {
+		s, fake := newFake(t, blocking)
+		kernel := s.kernel.(*fakeKernel)
+		mustSync(t, s, Sets{Pods: []netip.Addr{f.pod}}) // no policy selects it
+		from, to := End{Addr: f.pod}, End{Addr: f.pod, Ingress: true}
+		opened := func(edits ...func(*steertest.Packet)) steertest.Packet {
+			return pkt(f.pod, f.peer, append(edits, forwarded, established)...)
+		}
+		answered := func(edits ...func(*steertest.Packet)) steertest.Packet {
+			return pkt(f.peer, f.pod, append(edits, forwarded, reply, established)...)
+		}
+		marksDecide := []traceCase{
+			{"accepted", opened(), accept},
+			{"accepted, a reply", answered(), accept},
+			{"blocked", opened(blocked), drop},
+			{"blocked, a reply", answered(blocked), drop},
+			{"blocked, to the node", opened(blocked, toHost), drop},
+		}
+		checkTraces(t, fake, marksDecide)
+		mustOverride(t, s, Overrides{Again: []End{from}})
+		others := []traceCase{
+			{"the other direction", pkt(f.peer, f.pod, forwarded, established), accept},
+			{"the other direction, blocked", pkt(f.peer, f.pod, forwarded, established, blocked), drop},
+			{"an answer of the node", pkt(f.peer, f.pod, reply, fromNode, established), accept},
+			{"an answer of the node, blocked", pkt(f.peer, f.pod, reply, fromNode, established, blocked), drop},
+			{"an ICMP error", pkt(f.peer, f.pod, forwarded, reply, related, proto(f.icmp)), accept},
+			{"an ICMP error about a blocked one", pkt(f.peer, f.pod, forwarded, reply, related, blocked, proto(f.icmp)), drop},
+		}
+		again := []traceCase{
+			{"accepted", opened(), queue},
+			{"accepted, a reply", answered(), queue},
+			{"accepted, one-way", pkt(f.pod, f.peer, forwarded, accepted), queue},
+			{"accepted, to the node", opened(toHost), queue},
+		}
+		checkTraces(t, fake, append(append(again, others...), []traceCase{
+			{"blocked", opened(blocked), queue},
+			{"blocked, a reply", answered(blocked), queue},
+			{"blocked, one-way", pkt(f.pod, f.peer, forwarded, blocked), queue},
+			{"blocked, to the node", opened(blocked, toHost), queue},
+		}...))
+		for _, tt := range []struct {
+			packet steertest.Packet
+			mark   uint32
+		}{{opened(blocked), testConfig().Mark | 0x800}, {answered(blocked), 0x800}} {
+			got, err := steertest.Trace(fake, tt.packet, func(p steertest.Packet, _ string) (steertest.Verdict, uint32) {
+				if p.Mark != tt.mark {
+					t.Errorf("%+v is queued with %#x, want %#x", tt.packet, p.Mark, tt.mark)
+				}
+				return accept, testConfig().Mark
+			})
+			if err != nil || got.Verdict != accept || got.CTMark&0x800 == 0 {
+				t.Errorf("%v: %+v, want accept by a verdict, and the connection blocked for others", err, got)
+			}
+		}
+		kernel.hasFlowtables = true
+		mustOverride(t, s, Overrides{Settled: []End{from}})
+		checkTraces(t, fake, marksDecide)
+		mustOverride(t, s, Overrides{Again: []End{from}})
+		checkTraces(t, fake, append(append(again, others...), marksDecide[2:]...)) // a flowtable might take a blocked one
+		mustOverride(t, s, Overrides{Settled: []End{from}, Again: []End{to, {Link: "cali1"}}})
+		checkTraces(t, fake, []traceCase{
+			{"to the pod", pkt(f.peer, f.pod, forwarded, established), queue},
+			{"from the pod", opened(), accept},
+			{"arriving on the link", pkt(f.peer, f.peer, arrivingOn("cali1"), established), queue},
+			{"leaving by the link", pkt(f.peer, f.peer, arrivingOn("eth0"), leavingBy("cali1"), reply, established), queue},
+			{"another link", pkt(f.peer, f.peer, arrivingOn("eth0"), leavingBy("cali2"), established), accept},
+		})
+		mustOverride(t, s, Overrides{Settled: []End{to, {Link: "cali1"}}})
+		checkTraces(t, fake, marksDecide)
+	}
+}
+
 // Overrides survive a repair of the table and elements that are gone, and nothing is written beside another
 // agent.
 func TestOverridesAreRestored(t *testing.T) {
 	s, fake := newFake(t, blocking)
-	if err := s.Override(testContext(t), Overrides{ClosedFrom: []netip.Addr{v4}}); !errors.Is(err, errNotInPlace) {
+	if err := s.Override(testContext(t), Overrides{Closed: []End{{Addr: v4}}}); !errors.Is(err, errNotInPlace) {
 		t.Errorf("before the table exists: %v", err)
 	}
 	mustSync(t, s, Sets{})
-	mustOverride(t, s, Overrides{ClosedFrom: []netip.Addr{v4}})
+	mustOverride(t, s, Overrides{Closed: []End{{Addr: v4}}})
 	closed := familyName(closedFromSet, false)
 	fake.Table.Sets[closed].Elements = nil // timed out
-	mustOverride(t, s, Overrides{OpenedFrom: []netip.Addr{v4}, ClosedTo: []netip.Addr{v6}})
+	mustOverride(t, s, Overrides{Opened: []End{{Addr: v4}}, Closed: []End{{Addr: v6, Ingress: true}}})
 	keys := func(set string) (keys []string) {
 		for _, e := range fake.Table.Sets[set].Elements {
 			keys = append(keys, strings.Join(e.Key, " . "))
@@ -116,7 +197,7 @@ func TestKernelOverrides(t *testing.T) {
 	for i := range 8192 {
 		all = append(all, packet.Class{Src: v6, Dst: netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)}), Proto: packet.UDP, Port: 53})
 	}
-	mustOverride(t, s, Overrides{Denied: all, ClosedFrom: []netip.Addr{v4}})
+	mustOverride(t, s, Overrides{Denied: all, Closed: []End{{Addr: v4}}, Again: []End{{Addr: v6}, {Addr: v4, Ingress: true}, {Link: "cali1"}}})
 	want := fmt.Sprintf("%s . %s . udp . 53", all[1].Src, all[1].Dst)
 	for range 2 {
 		if list := listTable(t); strings.Count(list, " . udp . 53") != len(all) || !strings.Contains(list, want) {
@@ -126,7 +207,11 @@ func TestKernelOverrides(t *testing.T) {
 		if out, err := exec.Command("nft", "flush", "set", "inet", TableName, "closed-from-v4").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		mustOverride(t, s, Overrides{OpenedFrom: []netip.Addr{v4}})
+		mustOverride(t, s, Overrides{Opened: []End{{Addr: v4}}})
+	}
+	out, err := exec.Command("nft", "list", "set", "inet", TableName, reopeningSet).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "ipv4") || !strings.Contains(string(out), "ipv6") {
+		t.Errorf("blocked connections are not decided again: %v, %s", err, out)
 	}
 	mustOverride(t, s, Overrides{Ended: all})
 	if list := listTable(t); strings.Contains(list, " . udp . ") {

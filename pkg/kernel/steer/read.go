@@ -13,6 +13,8 @@ type kernel interface {
 	// generation returns the number of commits to nftables in this network namespace, by any
 	// process. It wraps around and skips 0.
 	generation(context.Context) (uint32, error)
+	// flowtables reports whether a table of any family has a flowtable.
+	flowtables(context.Context) (bool, error)
 	// exists reports whether there is a table with our name.
 	exists(context.Context) (bool, error)
 	// read returns the observed state of the table, in which want describes our layout.

@@ -192,8 +192,8 @@ func tableSets(cfg Config) []*knftables.Set {
 // statements are written as the NFQUEUE target.
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
-	all = append(all, overrideChains(cfg)...)
 	all = append(all, shareChains(cfg)...)
+	all = append(all, overrideChains(cfg)...)
 	all = append(all, lateChains(cfg)...)
 	all = append(all, rememberChains(cfg)...)
 	all = append(all, auditChains(cfg)...)
@@ -273,7 +273,9 @@ const blockedPriority = "-199"
 // blockedRule drops packets of blocked connections. It is needed at prerouting, too: otherwise a rule
 // of another program might clear the mark, and its flowtable at the forward hook might take the
 // connection past all hooks.
-func blockedRule(cfg Config) string { return fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark) }
+func blockedRule(cfg Config) string {
+	return fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.BlockMark, believeChain)
+}
 
 // linkRules accept IPv6 messages between neighbours. They precede all rules that queue IPv6 packets.
 func linkRules() []string {
@@ -335,7 +337,7 @@ func freshRules() []string {
 // inputRules queue packets to the node itself from the pods in hostSet, and from pods that may be too
 // new to be known.
 func inputRules(cfg Config) []string {
-	rules := append(settledRules(cfg, cutChain), linkRules()...)
+	rules := append(settledRules(cfg, inputChain), linkRules()...)
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
 	}
@@ -472,9 +474,6 @@ func keepRules(cfg Config) []string {
 
 // clearMark clears our bits of the packet mark, and preserves all other bits.
 func clearMark(cfg Config) string {
-	ours := cfg.Mark | cfg.RememberMark
-	if cfg.answers {
-		ours |= cfg.BlockMark
-	}
+	ours := cfg.Mark | cfg.RememberMark | cfg.BlockMark
 	return fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", ours, ^ours)
 }
