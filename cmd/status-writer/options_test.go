@@ -47,7 +47,7 @@ func TestRemovedFlags(t *testing.T) {
 	}{
 		{"--admin-network-policy", []string{kinds}},
 		{"--cleanup", []string{"status-writer cleanup"}},
-		{"--denials-port=9080 --denials-ca-file=c --denials-token-file=t", []string{"--denials-port=9080", "--denials-ca-file=c", "--denials-token-file=t", "by their keys"}},
+		{"--denials-port=9080 --denials-ca-file=c --denials-token-file=t", []string{"--denials-port=9080", "--denials-ca-file=c", "--denials-token-file=t", "the command flows"}},
 		{"--events=false --status-qps=1 --status-burst=1", []string{"--events=false: ", "--status-qps=1: ", "--status-burst=1: "}},
 		{"--leader-elect-namespace=x", []string{"namespace of the writer's pod"}},
 		{"--metrics-secure", []string{"write --metrics-tls=self-signed"}},

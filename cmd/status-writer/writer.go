@@ -18,14 +18,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
-	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 	"sigs.k8s.io/kube-network-policies/pkg/status/startuptaint"
@@ -139,7 +137,10 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	denied, inForce, err := collectors(asked, client, namespace, reg)
+	inForce, err := enforced.New(enforced.Config{
+		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Ask: agents.Ask(asked, inforce.Path, inforce.Decode),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +157,6 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Kinds:          o.statusKinds(dynamicClient, client, features),
 		Annotations:    compile.StripAnnotations,
 		Audited:        o.audited,
-		Denials:        denied,
 		Enforced:       inForce,
 		Readiness:      ready,
 		Reports:        compile.ReportsEnforced,
@@ -193,22 +193,6 @@ func (o *writerOptions) readiness(client kubernetes.Interface, rounds *enforced.
 		return nil, nil
 	}
 	return gate.New(gate.Config{Client: client, Rounds: rounds, FieldManager: status.FieldManager, Registerer: reg})
-}
-
-// collectors returns what asks the agents for denials, and for what is in force.
-func collectors(asked *agents.Client, client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*denials.Collector, *enforced.Collector, error) {
-	denied, err := denials.New(denials.Config{
-		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
-		Ask: agents.Ask(asked, flows.DeniedPath, flows.DecodeDenied),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	inForce, err := enforced.New(enforced.Config{
-		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
-		Ask: agents.Ask(asked, inforce.Path, inforce.Decode),
-	})
-	return denied, inForce, err
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
@@ -18,7 +17,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
-// Answers configures what the status writer asks: recent denials, and what is in force. Agents of other
+// Answers configures what the status writer asks: what is in force. Agents of other
 // nodes ask for new pods.
 type Answers struct {
 	// BindAddress is the "host:port" where they are served. Empty serves none.
@@ -34,7 +33,6 @@ type Answers struct {
 // needs.
 func (a *agent) answers() http.Handler {
 	writer, agents := http.NewServeMux(), http.NewServeMux()
-	writer.HandleFunc("GET "+flows.DeniedPath, a.flows.ServeDenied)
 	writer.Handle("GET "+inforce.Path, a.confirms.tracker)
 	agents.Handle("GET "+newpods.Path, a.newPods)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

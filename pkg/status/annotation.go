@@ -12,17 +12,16 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Annotations of objects without a status. A policy that is enforced as written and denied
-// nothing recently has none, unless its author asks whether it is in force.
+// Annotations of objects without a status. A policy that is enforced as written
+// has none, unless its author asks whether it is in force.
 const (
 	// Annotation holds the conditions as a JSON list.
 	Annotation = "kube-network-policies.x-k8s.io/conditions"
 	// SummaryAnnotation lists the parts that are not enforced as written, in a line of at
 	// most maxSummary bytes.
 	SummaryAnnotation = "kube-network-policies.x-k8s.io/not-enforced"
-	// DenialsAnnotation describes what the policy denied recently, in a line of the same
-	// length.
-	DenialsAnnotation = "kube-network-policies.x-k8s.io/denials"
+	// RemovedAnnotation is a line that versions up to 0.2 wrote. It is ours, and therefore removed.
+	RemovedAnnotation = "kube-network-policies.x-k8s.io/denials"
 )
 
 // maxSummary is the longest line of an annotation, in bytes, that kubectl describe shows
@@ -39,7 +38,7 @@ type annotation struct {
 }
 
 // NewAnnotationSink returns the Sink that stores conditions in these annotations, if they
-// report a problem or denials. Types begin with "prefix/" unless prefix is empty.
+// report a problem. Types begin with "prefix/" unless prefix is empty.
 func NewAnnotationSink(client dynamic.Interface, resource schema.GroupResource, prefix string) Sink {
 	return &annotation{client, resource, prefix}
 }
@@ -65,33 +64,33 @@ func (a *annotation) Stores(o *unstructured.Unstructured, conditions []metav1.Co
 	if !reports(conditions) {
 		return !a.Marked(o)
 	}
-	lines := summaries(conditions)
-	all := o.GetAnnotations()
-	return sameConditions(a.Read(o), conditions) && all[SummaryAnnotation] == lines[SummaryAnnotation] && all[DenialsAnnotation] == lines[DenialsAnnotation]
+	return sameConditions(a.Read(o), conditions) && o.GetAnnotations()[SummaryAnnotation] == summary(conditions) && !outdated(o)
 }
 
-// summaries returns the human-readable annotations.
-func summaries(conditions []metav1.Condition) map[string]string {
-	lines := map[string]string{}
-	for key, c := range map[string]*metav1.Condition{SummaryAnnotation: problem(conditions), DenialsAnnotation: denialsOf(conditions)} {
-		if c != nil {
-			lines[key] = truncate(c.Message, maxSummary)
-		}
+// summary returns the human-readable annotation, empty for none.
+func summary(conditions []metav1.Condition) string {
+	if c := problem(conditions); c != nil {
+		return truncate(c.Message, maxSummary)
 	}
-	return lines
+	return ""
 }
 
 // reports reports whether conditions are stored: they say more than that the policy is accepted.
 func reports(conditions []metav1.Condition) bool {
-	return len(summaries(conditions)) > 0 || enforcedOf(conditions) != nil
+	return problem(conditions) != nil || enforcedOf(conditions) != nil
 }
 
 func (a *annotation) Marked(o *unstructured.Unstructured) bool {
 	all := o.GetAnnotations()
 	_, conditions := all[Annotation]
 	_, summary := all[SummaryAnnotation]
-	_, denials := all[DenialsAnnotation]
-	return conditions || summary || denials
+	return conditions || summary || outdated(o)
+}
+
+// outdated reports whether o has an annotation that is not written any more.
+func outdated(o *unstructured.Unstructured) bool {
+	_, found := o.GetAnnotations()[RemovedAnnotation]
+	return found
 }
 
 // Probe checks with a dry run whether the writer has the right to patch.
@@ -100,10 +99,14 @@ func (a *annotation) Probe(ctx context.Context, o *unstructured.Unstructured, co
 }
 
 // Write removes the annotations if conditions report nothing: most policies are enforced as written,
-// and lists should not return this for each of them.
+// and lists should not return this for each of them. An outdated annotation is removed alone: the update
+// queues the object again.
 func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
-	if !reports(conditions) {
-		return a.remove(ctx, o, o.GetResourceVersion())
+	switch {
+	case !reports(conditions):
+		return a.remove(ctx, o, o.GetResourceVersion(), Annotation, SummaryAnnotation, RemovedAnnotation)
+	case outdated(o):
+		return a.remove(ctx, o, o.GetResourceVersion(), RemovedAnnotation)
 	}
 	return a.apply(ctx, o, conditions)
 }
@@ -113,8 +116,10 @@ func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, co
 	if err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}
-	annotations := summaries(conditions)
-	annotations[Annotation] = string(value)
+	annotations := map[string]string{Annotation: string(value)}
+	if line := summary(conditions); line != "" {
+		annotations[SummaryAnnotation] = line
+	}
 	u := identity(o)
 	u.SetResourceVersion(o.GetResourceVersion())
 	u.SetAnnotations(annotations)
@@ -124,17 +129,18 @@ func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, co
 }
 
 func (a *annotation) Clear(ctx context.Context, o *unstructured.Unstructured) error {
-	return a.remove(ctx, o, "")
+	return a.remove(ctx, o, "", Annotation, SummaryAnnotation, RemovedAnnotation)
 }
 
 // remove removes the keys if the object still has this version; an empty version matches any.
 // It patches instead of applying, because another client may own the keys after copying the
 // object. The patch cannot create an object.
-func (a *annotation) remove(ctx context.Context, o *unstructured.Unstructured, version string) error {
-	metadata := map[string]any{
-		"uid":         o.GetUID(),
-		"annotations": map[string]any{Annotation: nil, SummaryAnnotation: nil, DenialsAnnotation: nil},
+func (a *annotation) remove(ctx context.Context, o *unstructured.Unstructured, version string, keys ...string) error {
+	removed := map[string]any{}
+	for _, key := range keys {
+		removed[key] = nil
 	}
+	metadata := map[string]any{"uid": o.GetUID(), "annotations": removed}
 	if version != "" {
 		metadata["resourceVersion"] = version
 	}

@@ -2,13 +2,19 @@ package status
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
@@ -63,6 +69,75 @@ func TestCleanupRemovesOnlyOurConditions(t *testing.T) {
 			}
 		})
 	})
+}
+
+// A writer removes what versions up to 0.2 said of denied packets, and a copy of another client from the
+// annotations; a status is not known by such a copy as one that stores nothing. The other conditions keep
+// their times, and there is no Event.
+func TestConditionsOfAnEarlierVersionAreRemoved(t *testing.T) {
+	for _, status := range []statustest.Status{statustest.Unserved, statustest.Stored} {
+		for _, manager := range []string{FieldManager, "author"} {
+			for _, spec := range []string{clean, ranges} {
+				t.Run(fmt.Sprint(status, manager, spec), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						s := statustest.NewServer(statustest.Behavior{Status: status})
+						s.Create(netpol(t, "p", spec))
+						w := start(t, s, setting{})
+						settle(time.Minute)
+						w.stop()
+						before, events := s.Policy("x", "p"), len(s.Events())
+						writeAsEarlierVersion(t, w.cfg.Dynamic, before, status == statustest.Stored, manager)
+						start(t, s, setting{identity: "2"})
+						settle(time.Minute)
+						after := s.Policy("x", "p")
+						inStatus := status == statustest.Stored
+						if text := fmt.Sprint(after.Object); (manager == FieldManager || !inStatus) && (strings.Contains(text, removedType) || strings.Contains(text, RemovedAnnotation)) {
+							t.Errorf("it is left: %s", text)
+						}
+						for _, sink := range []Sink{&annotation{}, &subresource{}} {
+							if got, want := ofSpec(sink.Read(after)), ofSpec(sink.Read(before)); !reflect.DeepEqual(got, want) {
+								t.Errorf("conditions in the %s are %v, want %v as before", sink.Name(), got, want)
+							}
+						}
+						if got := len(s.Events()); got != events {
+							t.Errorf("%d Events, want %d as before", got, events)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// writeAsEarlierVersion adds a condition and, unless they are in the status, a line to those of a policy.
+func writeAsEarlierVersion(t *testing.T, client dynamic.Interface, o *unstructured.Unstructured, inStatus bool, manager string) {
+	t.Helper()
+	denials := withTimes(nil, []metav1.Condition{condition(removedType, metav1.ConditionTrue, "PacketsDenied", "3 packets")}, metav1.Now())
+	u, options := identity(o), metav1.ApplyOptions{FieldManager: manager, Force: true}
+	var subresources []string
+	if inStatus {
+		subresources = []string{"status"}
+		all := append((&subresource{}).Read(o), denials...)
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		}{all})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Object["status"] = fields
+	} else {
+		all, err := json.Marshal(append((&annotation{}).Read(o), denials...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		annotations := map[string]string{RemovedAnnotation: "3 packets"}
+		maps.Copy(annotations, o.GetAnnotations())
+		annotations[Annotation] = string(all)
+		u.SetAnnotations(annotations)
+	}
+	if _, err := client.Resource(networkPolicies).Namespace(o.GetNamespace()).Apply(t.Context(), o.GetName(), u, options, subresources...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestCleanupContinuesAfterError(t *testing.T) {

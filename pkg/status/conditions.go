@@ -22,8 +22,8 @@ const (
 	// Enforced is False while the policy is audited. Otherwise it says whether the policy is in force
 	// on all nodes, if the agents are asked and the condition is stored.
 	Enforced = "Enforced"
-	// Denials exists, with status True, only if the policy has denied packets recently.
-	Denials = "Denials"
+	// removedType is a condition that versions up to 0.2 wrote. It is ours, and therefore removed.
+	removedType = "Denials"
 )
 
 // Reasons of conditions that report no problem. Other reasons come from findings, see package
@@ -37,12 +37,6 @@ const (
 const Audit = "Audit"
 
 const auditMessage = "The policy is audited: what it would deny passes, and is counted and logged."
-
-// The reasons of Denials.
-const (
-	PacketsDenied = "PacketsDenied"
-	WouldDeny     = "WouldDeny" // the policy is audited
-)
 
 // maxMessage is the maximum length of a condition's message in bytes. Lists return
 // thousands of policies, and an annotation holds three messages.
@@ -203,7 +197,7 @@ func problem(conditions []metav1.Condition) *metav1.Condition {
 	for _, reports := range []func(metav1.Condition) bool{
 		func(c metav1.Condition) bool { return c.Type == Enforced && c.Status == metav1.ConditionFalse },
 		func(c metav1.Condition) bool {
-			return c.Type != Accepted && c.Type != Denials && c.Type != Enforced && c.Status == metav1.ConditionTrue
+			return c.Type != Accepted && c.Type != Enforced && c.Status == metav1.ConditionTrue
 		},
 	} {
 		if i := slices.IndexFunc(conditions, reports); i >= 0 {
@@ -225,7 +219,7 @@ func withPrefix(prefix string, conditions []metav1.Condition) []metav1.Condition
 // withoutPrefix removes the prefix from the type of one condition. It reports
 // whether the condition is one of ours.
 func withoutPrefix(prefix string, c metav1.Condition) (metav1.Condition, bool) {
-	for _, kind := range []string{Accepted, PartialFailure, Failure, Enforced, Denials} {
+	for _, kind := range []string{Accepted, PartialFailure, Failure, Enforced, removedType} {
 		if c.Type == typeName(prefix, kind) {
 			c.Type = kind
 			return c, true

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
-	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
@@ -32,9 +31,6 @@ type Config struct {
 	// the policy and of its namespace, which is nil for cluster-scoped policies. If Audited
 	// is nil, no policy is audited.
 	Audited func(policy, namespace metav1.Object) bool
-	// Denials collects what policies denied recently. It runs while this Writer holds the
-	// Lease. Nil collects nothing.
-	Denials *denials.Collector
 	// Enforced collects on which nodes policies are in force. It runs while this Writer holds the
 	// Lease. Nil collects nothing.
 	Enforced *enforced.Collector

@@ -81,5 +81,5 @@ func enforcedOf(conditions []metav1.Condition) *metav1.Condition {
 
 // ofSpec returns the conditions that depend on the policy alone.
 func ofSpec(conditions []metav1.Condition) []metav1.Condition {
-	return slices.DeleteFunc(slices.Clone(conditions), func(c metav1.Condition) bool { return isDenials(c) || isEnforced(c) })
+	return slices.DeleteFunc(slices.Clone(conditions), func(c metav1.Condition) bool { return c.Type == removedType || isEnforced(c) })
 }

@@ -22,7 +22,6 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"sigs.k8s.io/yaml"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -64,10 +63,9 @@ type setting struct {
 	identity string
 	noEvents bool
 	noSinks  bool
-	audit    bool                          // namespaces and policies may be annotated
-	denials  func() []flows.DeniedByPolicy // what the one agent answers
-	inForce  func() *inforce.Answer        // the same about what is in force
-	pods     kubernetes.Interface          // where pods with a readiness gate are, nil for none; needs inForce
+	audit    bool                   // namespaces and policies may be annotated
+	inForce  func() *inforce.Answer // what the one agent answers
+	pods     kubernetes.Interface   // where pods with a readiness gate are, nil for none; needs inForce
 }
 
 // allKinds returns the kinds, NetworkPolicies first, without sinks.
@@ -119,9 +117,6 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 	}
 	if set.audit {
 		cfg.Annotations, cfg.Audited = compile.StripAnnotations, compile.Audits
-	}
-	if set.denials != nil {
-		cfg.Denials = collector(t, set.denials)
 	}
 	if set.inForce != nil {
 		cfg.Enforced, cfg.Reports = enforcedCollector(t, set.inForce), func(o metav1.Object) bool { return compile.ReportsEnforced(o) }

@@ -102,7 +102,8 @@ func (s *subresource) apply(ctx context.Context, o *unstructured.Unstructured, c
 	if err != nil {
 		return err
 	}
-	if !s.Stores(stored, conditions) {
+	kept := slices.DeleteFunc(s.Read(stored), func(c metav1.Condition) bool { return c.Type == removedType }) // another client's
+	if !sameConditions(kept, conditions) {
 		return fmt.Errorf("%s/status does not store conditions: %w", s.resource.Resource, ErrNotServed)
 	}
 	return nil

@@ -84,7 +84,7 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	}
 	p := plan{object: o, findings: w.kind.Diagnose(o), audited: w.audits(o)}
 	stored := w.stored(o)
-	p.conditions = append(Conditions(o.GetGeneration(), p.findings, p.audited), w.denials(key, o.GetGeneration(), stored)...)
+	p.conditions = Conditions(o.GetGeneration(), p.findings, p.audited)
 	w.metrics.setConditions(w.item(key), w.kind.Name, p.conditions)
 	if p.sink, err = w.sinks.pick(ctx, o, stamp(p.conditions, stored)); err != nil {
 		return p, err

@@ -47,13 +47,7 @@ func TestConditionsAreValid(t *testing.T) {
 				f := finding("spec", reason, long)
 				f.Whole = whole
 				conditions := Conditions(1, []policy.Finding{f, f}, audited)
-				for _, r := range []string{PacketsDenied, WouldDeny} {
-					conditions = append(conditions, condition(Denials, metav1.ConditionTrue, r, truncate(long, maxMessage)))
-				}
 				for _, prefix := range []string{"", "kube-network-policies.x-k8s.io"} {
-					if conditions[len(conditions)-1].Reason == WouldDeny {
-						conditions = append(conditions[:len(conditions)-2], conditions[len(conditions)-1])
-					}
 					all := withTimes(nil, withPrefix(prefix, conditions), metav1.NewTime(time.Unix(1, 0)))
 					if errs := metavalidation.ValidateConditions(all, field.NewPath("status")); len(errs) > 0 {
 						t.Errorf("%s: %v", reason, errs.ToAggregate())
@@ -66,7 +60,7 @@ func TestConditionsAreValid(t *testing.T) {
 
 // TestNamesOfTheWriterAreValid checks the names that do not depend on any input.
 func TestNamesOfTheWriterAreValid(t *testing.T) {
-	for _, key := range []string{Annotation, SummaryAnnotation, DenialsAnnotation, compile.EnforcementAnnotation, eventReporter} {
+	for _, key := range []string{Annotation, SummaryAnnotation, compile.EnforcementAnnotation, eventReporter} {
 		if faults := validation.IsQualifiedName(key); len(faults) > 0 {
 			t.Errorf("%s: %v", key, faults)
 		}

@@ -17,10 +17,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-
-	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
-	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
-	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
 // item is an object of one of the kinds.
@@ -89,12 +85,7 @@ func (w *Writer) work(ctx context.Context) {
 		all.Go(func() { w.runKind(ctx, k, spaces) })
 	}
 	if w.cfg.Enforced != nil {
-		all.Go(func() {
-			w.cfg.Enforced.Run(ctx, func(p enforced.Policy) { w.kinds.enqueue(denials.Policy(p)) })
-		})
-	}
-	if w.cfg.Denials != nil {
-		all.Go(func() { w.cfg.Denials.Run(ctx, w.kinds, w.kinds.enqueue) })
+		all.Go(func() { w.cfg.Enforced.Run(ctx, w.kinds.enqueue) })
 	}
 	if w.cfg.Readiness != nil {
 		all.Go(func() { w.cfg.Readiness.Run(ctx, func() (map[string]string, error) { return w.versions(spaces) }) })
@@ -146,7 +137,7 @@ func (w *kindWriter) run(ctx context.Context) {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	// These return errors only for an informer that has started.
-	_ = w.informer.SetTransform(stripTo(w.cfg.Annotations, Annotation, SummaryAnnotation, DenialsAnnotation))
+	_ = w.informer.SetTransform(stripTo(w.cfg.Annotations, Annotation, SummaryAnnotation, RemovedAnnotation))
 	_ = w.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if isNoResource(err) {
 			leave()
@@ -170,7 +161,6 @@ func (w *kindWriter) run(ctx context.Context) {
 		w.spaces.wait(ctx)
 	}
 	if cache.WaitForCacheSync(ctx.Done(), w.informer.HasSynced) {
-		runner.Signal(w.kinds.listed)
 		for range workers {
 			all.Go(func() {
 				for w.next(ctx) {

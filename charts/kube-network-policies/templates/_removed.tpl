@@ -4,7 +4,7 @@
 {{- fail "kinds was removed: write adminPolicies: true, for all kinds of administrators' policies that the cluster serves" }}
 {{- end }}
 {{- if hasKey .Values.statusWriter "denials" }}
-{{- fail "statusWriter.denials was removed: agents are asked at agent.flags.status-bind-address, and prove themselves by their keys" }}
+{{- fail "statusWriter.denials was removed: kubectl netpol flows --denied shows what is denied" }}
 {{- end }}
 {{- $always := "is no value any more, see docs/flags.md: remove it" }}
 {{- $collector := "was removed: an OpenTelemetry collector can read what agent.flags.flow-log writes" }}

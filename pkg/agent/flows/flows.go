@@ -59,7 +59,6 @@ type Recorder struct {
 	denials *denials
 	decided rules // by policies
 	audited rules // by audited policies, where their verdict differs
-	denying deniedPolicies
 }
 
 // New returns a Recorder without records.
@@ -70,7 +69,6 @@ func New(cfg Config) *Recorder {
 	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
 	r.denials = newDenials(r.epoch)
 	r.decided, r.audited = make(rules), make(rules)
-	r.denying = make(deniedPolicies)
 	r.register(cfg.Registerer)
 	return r
 }
@@ -151,11 +149,9 @@ func (r *Recorder) add(d *decided) *flow {
 	first, last := d.first.Sub(r.epoch), d.last.Sub(r.epoch)
 	if d.decision.Policy != nil {
 		r.decided.add(&d.decision, d.count, first, last)
-		r.denying.add(&d.decision, false, d.count, last)
 	}
 	if d.audited {
 		r.audited.add(&d.would, d.count, first, last)
-		r.denying.add(&d.would, true, d.count, last)
 	}
 	return f
 }

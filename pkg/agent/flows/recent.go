@@ -13,7 +13,7 @@ const (
 	recentSlots = 1 << 12
 	// recentWindow is how long an allowed flow counts as recent. The kernel forgets an idle
 	// UDP connection after two minutes at most, and any connection when its table is flushed.
-	recentWindow = DeniedWindow
+	recentWindow = time.Hour
 )
 
 // recent holds recently allowed UDP flows. It takes no lock: a flow may be missing, or be

@@ -78,8 +78,4 @@ const (
 	LineRate         = 20 // per second and at once
 	LineSilence      = 15 * time.Second
 	AskedNodes       = 64
-	DeniedBytes      = 4 << 20
-	// DeniedPolicies is also how many policies are counted; an audited one counts separately. Each takes
-	// up to 300 bytes. A further one displaces one of the namespace that has most.
-	DeniedPolicies = 1024
 )

@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/handshake"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
@@ -28,7 +28,7 @@ import (
 
 const (
 	account = "kube-network-policies"
-	answer  = `{"node":"node-1","policies":[{"kind":"NetworkPolicy","name":"db","count":1}]}`
+	answer  = `{"node":"node-1","kinds":[{"kind":"NetworkPolicy"}]}`
 )
 
 // agent is a server that an agent could be: it answers who has proved to be the holder.
@@ -133,14 +133,14 @@ func newClient(t *testing.T) *Client {
 	return c
 }
 
-// askDenied asks a pod as the informers have it.
-func askDenied(t *testing.T, c *Client, pod *corev1.Pod) (*flows.Denied, error) {
+// ask asks a pod as the informers have it.
+func ask(t *testing.T, c *Client, pod *corev1.Pod) (*inforce.Answer, error) {
 	t.Helper()
 	stripped, err := strip(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Ask(c, flows.DeniedPath, flows.DecodeDenied)(t.Context(), stripped.(*corev1.Pod))
+	return Ask(c, inforce.Path, inforce.Decode)(t.Context(), stripped.(*corev1.Pod))
 }
 
 // An answer counts only if the server has the key that the status of the asked pod publishes. Any other
@@ -186,9 +186,9 @@ func TestAgentsProveThemselves(t *testing.T) {
 				tc.change(pod)
 			}
 			for range 2 { // no session is resumed past the check
-				got, err := askDenied(t, c, pod)
+				got, err := ask(t, c, pod)
 				if tc.want == "" {
-					if err != nil || got.Node != "node-1" || len(got.Policies) != 1 {
+					if err != nil || got.Node != "node-1" || len(got.Kinds) != 1 {
 						t.Errorf("got %+v, %v", got, err)
 					}
 					continue
@@ -219,7 +219,7 @@ func TestNoAnswers(t *testing.T) {
 			certificate, published := keyOf(t, "node-1")
 			a := serve(t, c.Identity(), certificate)
 			a.status, a.body = tc.status, tc.body
-			if got, err := askDenied(t, c, podAt(a.port, published)); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "pod agent-1 ") {
+			if got, err := ask(t, c, podAt(a.port, published)); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "pod agent-1 ") {
 				t.Errorf("got %+v, %v; want %q", got, err, tc.want)
 			}
 		})
@@ -245,7 +245,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			c := newClient(t)
 			a := serve(t, c.Identity(), tc.certificate)
 			tc.change(a)
-			_, err := askDenied(t, c, podAt(a.port, tc.published))
+			_, err := ask(t, c, podAt(a.port, tc.published))
 			if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 2*bounds.AnswerReason {
 				t.Errorf("got %.600v; want %q", err, tc.want)
 			}
@@ -260,18 +260,18 @@ func TestAgentsAnswerTheHolderOnly(t *testing.T) {
 	a := serve(t, holder.Identity(), certificate)
 	pod := podAt(a.port, published)
 	for range 3 { // a refused client must not be let in by a resumed session
-		if got, err := askDenied(t, other, pod); err == nil || !strings.Contains(err.Error(), "does not know this writer") {
+		if got, err := ask(t, other, pod); err == nil || !strings.Contains(err.Error(), "does not know this writer") {
 			t.Errorf("a writer without the Lease got %+v, %v", got, err)
 		}
 	}
 	none := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	if _, err := none.Get(fmt.Sprintf("https://127.0.0.1:%d%s", a.port, flows.DeniedPath)); err == nil {
+	if _, err := none.Get(fmt.Sprintf("https://127.0.0.1:%d%s", a.port, inforce.Path)); err == nil {
 		t.Error("a client without a key got an answer")
 	}
 	if a.requests != 0 {
 		t.Errorf("%d requests were served", a.requests)
 	}
-	if _, err := askDenied(t, holder, pod); err != nil {
+	if _, err := ask(t, holder, pod); err != nil {
 		t.Error(err)
 	}
 }
@@ -282,16 +282,16 @@ func TestFormerHolder(t *testing.T) {
 	certificate, published := keyOf(t, "node-1")
 	a := serve(t, former.Identity(), certificate)
 	pod := podAt(a.port, published)
-	if _, err := askDenied(t, former, pod); err != nil {
+	if _, err := ask(t, former, pod); err != nil {
 		t.Fatal(err)
 	}
 	a.mu.Lock()
 	a.holder = next.Identity()
 	a.mu.Unlock()
-	if got, err := askDenied(t, former, pod); err == nil {
+	if got, err := ask(t, former, pod); err == nil {
 		t.Errorf("the former holder got %+v", got)
 	}
-	if _, err := askDenied(t, next, pod); err != nil {
+	if _, err := ask(t, next, pod); err != nil {
 		t.Error(err)
 	}
 }
@@ -305,7 +305,7 @@ func TestRelay(t *testing.T) {
 	own, _ := keyOf(t, "node-1")
 	through := tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: c.certificate.Certificate, PrivateKey: own.PrivateKey}}}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &through}}
-	if _, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d%s", a.port, flows.DeniedPath)); err == nil {
+	if _, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d%s", a.port, inforce.Path)); err == nil {
 		t.Error("the agent answered a client that has the writer's certificate, and not its key")
 	}
 	if a.requests != 0 {
@@ -313,7 +313,7 @@ func TestRelay(t *testing.T) {
 	}
 	for _, relay := range []*tls.Certificate{own, {Certificate: certificate.Certificate, PrivateKey: own.PrivateKey}} {
 		r := serve(t, c.Identity(), relay)
-		if got, err := askDenied(t, c, podAt(r.port, published)); err == nil {
+		if got, err := ask(t, c, podAt(r.port, published)); err == nil {
 			t.Errorf("the writer believes %+v", got)
 		}
 		r.sawNothing(t)
@@ -331,7 +331,7 @@ func TestHangingPodIsNamed(t *testing.T) {
 	pod := podAt(uint16(listener.Addr().(*net.TCPAddr).Port), published)
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	if _, err := Ask(newClient(t), flows.DeniedPath, flows.DecodeDenied)(ctx, pod); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "pod agent-1 at 127.0.0.1:") {
+	if _, err := Ask(newClient(t), inforce.Path, inforce.Decode)(ctx, pod); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "pod agent-1 at 127.0.0.1:") {
 		t.Errorf("got %v", err)
 	}
 }

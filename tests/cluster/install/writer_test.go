@@ -137,7 +137,7 @@ func TestWriterGuard(t *testing.T) {
 	if c := guard.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user {
 		t.Errorf("the guard is for %v, want %s", c, user)
 	}
-	ours := fmt.Sprintf("['%s', '%s', '%s']", status.Annotation, status.SummaryAnnotation, status.DenialsAnnotation)
+	ours := fmt.Sprintf("['%s', '%s', '%s']", status.Annotation, status.SummaryAnnotation, status.RemovedAnnotation)
 	if v := guard.Spec.Variables; len(v) == 0 || v[0].Name != "ours" || v[0].Expression != ours {
 		t.Errorf("the writer's annotations are %v, want %s", v, ours)
 	}

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/holder"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 )
@@ -139,8 +138,6 @@ func (f *fakeAgents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case inforce.Path:
 		_ = json.NewEncoder(w).Encode(a.inForce())
-	case flows.DeniedPath:
-		_ = json.NewEncoder(w).Encode(flows.Denied{Node: a.node})
 	default:
 		http.NotFound(w, r)
 	}

@@ -161,7 +161,7 @@ func wantForeignFields(t *testing.T, before, after *unstructured.Unstructured) {
 		annotations := o.GetAnnotations()
 		delete(annotations, status.Annotation)
 		delete(annotations, status.SummaryAnnotation)
-		delete(annotations, status.DenialsAnnotation)
+		delete(annotations, status.RemovedAnnotation)
 		o.SetAnnotations(annotations)
 		kept := foreignConditions(t, o)
 		unstructured.RemoveNestedField(o.Object, "status")
@@ -209,7 +209,7 @@ func guards(t *testing.T, plane *controlplane.ControlPlane) {
 			t.Errorf("%s: got %v, want a refusal", text, err)
 		}
 	}
-	if err := patch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"[]",%q:"nothing",%q:"nothing"}}}`, status.Annotation, status.SummaryAnnotation, status.DenialsAnnotation)); err != nil {
+	if err := patch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"[]",%q:"nothing",%q:"nothing"}}}`, status.Annotation, status.SummaryAnnotation, status.RemovedAnnotation)); err != nil {
 		t.Errorf("its own annotations: %v", err)
 	}
 	// The guard does not apply to other users.

@@ -51,7 +51,6 @@ var bounded = []struct{ what, most, beyond, test string }{
 	{"reviews of unknown tokens in a second, at once; tokens that are known", fmt.Sprintf("%d, %d; %d", bounds.ReviewRate, bounds.ReviewBurst, bounds.Tokens), "429; the oldest is forgotten", "TestReviewsOfUnknownTokensAreBounded, TestReadersAreBounded"},
 	{"answer of an agent: header, reason of a failure, time", join(kib(bounds.AnswerHeader), fmt.Sprintf("%d bytes", bounds.AnswerReason), span(bounds.AnswerTime)), "an error", "TestAnswersAreBounded"},
 	{"what is in force: bytes, kinds, policies with uncertain pods, text", join(kib(bounds.InForceBytes), fmt.Sprint(bounds.InForceKinds), fmt.Sprint(bounds.InForceUncertain), fmt.Sprintf("%d bytes", bounds.InForceText)), "an error; cut", "TestDecodeRefuses"},
-	{"denials: bytes, policies", join(kib(bounds.DeniedBytes), fmt.Sprint(bounds.DeniedPolicies)), "an error", "TestServeDenied"},
 	{"line of new pods: bytes, pods, addresses of one", join(kib(bounds.LineBytes), fmt.Sprint(bounds.LineSandboxes), fmt.Sprint(bounds.LineAddresses)), "the stream ends", "TestAnswersOfAChangedAgent"},
 	{"lines in a second and at once; time without one", fmt.Sprintf("%d; %s", bounds.LineRate, span(bounds.LineSilence)), "wait; the stream ends", "TestLinesAreBounded"},
 	{"nodes that are asked at a time", fmt.Sprint(bounds.AskedNodes), "not asked, counted", "TestTooManyNodes"},

@@ -45,7 +45,7 @@ func reasons(t *testing.T, path string) []string {
 // no reason that does not exist.
 func TestReasonsAreDocumented(t *testing.T) {
 	doc := read(t, "docs/status.md")
-	types := []string{"Accepted", "PartialFailure", "Failure", "Enforced", "Denials"}
+	types := []string{"Accepted", "PartialFailure", "Failure", "Enforced"}
 	all := slices.Concat(reasons(t, "pkg/engine/policy/policy.go"), reasons(t, "pkg/status/conditions.go"), reasons(t, "pkg/status/enforced/enforced.go"), reasons(t, "pkg/status/gate/gate.go"))
 	var described []string
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\|").FindAllStringSubmatch(doc, -1) {
