@@ -85,7 +85,8 @@ func (s *Snapshot) trace(d Direction, q *Query, src, dst *end) Trace {
 	if c.Decision.Reason == UnknownPod && c.Decision.Tier == DefaultTier {
 		return c // the decision depends on the unknown peer
 	}
-	if src, dst = subject, &peer; d == Ingress {
+	src, dst = subject, &peer
+	if d == Ingress {
 		src, dst = dst, src
 	}
 	var f flow
