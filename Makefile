@@ -96,7 +96,6 @@ test-unit: tools ## the tests of each package
 
 test-scenarios: ## the truth tables of every scenario, in process
 	$(GO) run ./tests/packets/suite
-	$(GO) run ./tests/packets/suite -backend needed
 
 test-conformance: ## the conformance suites of the network policy API on the evaluator and, unless SHORT, on the oracle
 	cd tests/cluster/conformance && $(GO) test ./... && $(GO) run . $(if $(SHORT),-networks compiled -clusters IPv4-beside$(comma)IPv6-apart)
@@ -250,8 +249,6 @@ bench: tools ## what is promised of speed and size, and what is reached: as root
 		bin/steer.test -test.run '^$$' -test.bench KernelWrite -test.benchtime 50x || exit 1; done >>$(BENCH_RESULTS)
 	for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
 		bin/scale -agent bin/kube-network-policies -pods $$pods $(SHORT) >>$(BENCH_RESULTS) || exit 1; done; done
-	bin/scale -simulate $(SHORT) >>$(BENCH_RESULTS)
-	bin/scale -needed -during 1m -agent bin/kube-network-policies $(SHORT) >>$(BENCH_RESULTS)
 	@$(GO) run ./tests/speed/bench/table $(BENCH_RESULTS)
 
 pictures: tools monitoring-tools view-picture ## the pictures of docs/img: the dashboard, recorded from agents at work, and the page of kubectl netpol view, and, if make bench was run, its plots, as root

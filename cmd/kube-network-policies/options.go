@@ -58,7 +58,6 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	c := &o.cfg
 	fs.Var(command.NewValue("", o.setNodeName), "hostname-override", "`NAME` of this machine's Node object; empty uses the host name. With the name of no Node the agent is not ready and decides nothing")
 	fs.StringVar(&c.Manifests, "manifests", c.Manifests, "`FOLDER` of Kubernetes manifests (pods, namespaces, nodes, policies) to enforce instead of those of an API server; changed files are read again")
-	fs.TextVar(&c.PodWatches, "pod-watches", c.PodWatches, "`PODS` of other nodes to watch: all, or needed, those that policies of this node's pods name, which asks less of the API server where policies name few")
 	fs.Var(command.Number(&c.Queue, agent.LastQueue), "nfqueue-id", "first `NUMBER` of the agent's NFQUEUE numbers: two for each queue, and three more. If another process uses one of them, the agent takes the next free range")
 	fs.TextVar(&c.Marks, "mark", c.Marks, "`MASK` of the two bits of packet and connection marks that are the agent's: the higher one for what it has decided, the lower one for blocked connections and remembered classes. No other software may use them")
 	fs.Var(command.NewValue(c.RememberVerdicts.String(), o.setRememberVerdicts), "remember-verdicts", "`TIME` for which the kernel accepts further connections of an allowed source, destination, protocol and port without asking the agent, 20s-1h, unless something changes; without an agent, too. 0 has every connection decided by the agent")
@@ -124,7 +123,6 @@ func (o *options) Validate(args []string) error {
 	}{
 		{"kubeconfig", o.Kubeconfig, o.Kubeconfig != ""},
 		{"metrics-tls", o.MetricsTLS, o.MetricsTLS != command.TLSOff},
-		{"pod-watches", c.PodWatches, c.PodWatches == agent.NeededPods},
 		{"snapshot-cache", c.SnapshotCache, c.SnapshotCache != ""},
 		{"status-bind-address", c.Answers.BindAddress, c.Answers.BindAddress != ""},
 	} {

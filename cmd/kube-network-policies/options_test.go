@@ -67,8 +67,6 @@ func TestWrongFlags(t *testing.T) {
 		{"--pod-tunnels=gre,udp/8472,tcp/1", []string{"--pod-tunnels=gre,udp/8472,tcp/1: ", `"tcp/1"`, "neither udp/PORT nor one of gre"}},
 		{"--pod-address-source=nri", []string{"--pod-address-source=nri: ", "auto, status or an absolute path"}},
 		{"--pod-address-source=results", []string{"--pod-address-source=results: "}},
-		{"--pod-watches=own", []string{"--pod-watches=own: ", "all, needed"}},
-		{"--pod-watches=needed --manifests=.", []string{"--pod-watches=needed: ", "--manifests=."}},
 		{"--snapshot-cache=/does/not/exist/snapshot", []string{"--snapshot-cache=/does/not/exist/snapshot: ", "needs a folder"}},
 		{"--snapshot-cache=/dev/null/snapshot", []string{"--snapshot-cache=/dev/null/snapshot: ", "needs a folder"}},
 		{"--snapshot-cache=snapshot --manifests=.", []string{"--snapshot-cache=snapshot: ", "--manifests=."}},
@@ -114,7 +112,7 @@ func TestRemovedFlags(t *testing.T) {
 		{"--fail-open-internal-error", []string{"write --fail-open=internal-error"}},
 		{"--metrics-secure --metrics-tls-cert-file=c", []string{"--metrics-secure: ", "--metrics-tls-cert-file=c: ", "write --metrics-tls=self-signed"}},
 		{"--divert=auto --early-udp=auto --max-crashes=5", []string{"--divert=auto: ", "--early-udp=auto: ", "--max-crashes=5: ", "remove it"}},
-		{"--nfqueue-count=2 --pod-share=0 --evaluation-memory=1 --max-pod-watches=1 --snapshot-cache-max-age=1h", []string{"--nfqueue-count=2", "--pod-share=0", "--evaluation-memory=1", "--max-pod-watches=1", "--snapshot-cache-max-age=1h"}},
+		{"--nfqueue-count=2 --pod-share=0 --evaluation-memory=1 --max-pod-watches=1 --pod-watches=all --snapshot-cache-max-age=1h", []string{"--nfqueue-count=2", "--pod-share=0", "--evaluation-memory=1", "--max-pod-watches=1", "--pod-watches=all", "--snapshot-cache-max-age=1h"}},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			_, err := parseAgent(strings.Fields(tc.args)...)

@@ -21,17 +21,19 @@ var removedFlags = removedflags.Both(removedflags.Table{
 	"fail-open-queue-full":     "write --fail-open=queue-full",
 	"fail-open-unknown-packet": "write --fail-open=unknown-packet",
 	"max-crashes":              "the agent is always started again, until its fifth crash within a minute: remove it",
-	"max-pod-watches":          "it is always 56: remove it",
+	"max-pod-watches":          allPods,
 	"nfqueue-count":            "it is always the number of CPUs, at most 4: remove it",
 	"otlp-ca-file":             collectorsRead,
 	"otlp-endpoint":            collectorsRead,
 	"otlp-interval":            collectorsRead,
 	"pod-share":                "it is always 1000 packets a second: remove it",
+	"pod-watches":              allPods,
 	"remember-mark":            inMark,
 	"snapshot-cache-max-age":   "it is always 24h: remove it",
 })
 
 const (
+	allPods        = "all pods are watched: remove it"
 	byKernel       = "it always depends on the kernel: remove it"
 	collectorsRead = "an OpenTelemetry collector can read what --flow-log writes, see docs/flows.md"
 	inMark         = "--mark is a mask of two bits: write --mark=0x1800 instead of --mark=0x1000 and 0x800 here"

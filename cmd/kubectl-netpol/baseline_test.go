@@ -14,7 +14,7 @@ const (
 // Findings of a baseline are quiet wherever they are now; others are not.
 func TestBaseline(t *testing.T) {
 	tree(t, map[string]string{"a.yaml": knownMistake})
-	code, baseline, stderr := call(t, "", "check -f a.yaml -o json --enable follows-every-pod")
+	code, baseline, stderr := call(t, "", "check -f a.yaml -o json")
 	if code != exitNo {
 		t.Fatalf("got %d\n%s%s", code, baseline, stderr)
 	}

@@ -22,7 +22,6 @@ type checkOptions struct {
 	output       string
 	failOn       string
 	disabled     []string
-	enabled      []string
 	serviceCIDRs []string
 	baseline     string
 	listRules    bool
@@ -65,7 +64,6 @@ Rules:
 	fs.StringVarP(&c.output, "output", "o", "text", "text, json, sarif (SARIF 2.1.0, for code scanning), github (commands of GitHub workflows) or junit")
 	fs.StringVar(&c.failOn, "fail-on", "warning", "the lowest severity of findings that makes the exit code 1: error, warning, info or none")
 	fs.StringSliceVar(&c.disabled, "disable", nil, "rules whose findings are left out; an unknown one is an error")
-	fs.StringSliceVar(&c.enabled, "enable", nil, "rules that are off by default to check, too; an unknown one is an error")
 	fs.StringSliceVar(&c.serviceCIDRs, "service-cidr", nil, "ranges that addresses of Services are from, for the rule service-address, in addition to those of ServiceCIDRs")
 	fs.StringVar(&c.baseline, "baseline", "", "file with findings that are known, as -o json prints them: they are counted and not shown. One that cannot be read is an error")
 	fs.BoolVar(&c.listRules, "rules", false, "list the rules with their severities instead of checking anything")
@@ -76,11 +74,7 @@ Rules:
 func ruleTable() string {
 	var b strings.Builder
 	for _, r := range lint.Rules {
-		severity := r.Severity.String()
-		if r.Off {
-			severity = "off"
-		}
-		fmt.Fprintf(&b, "  %-22s  %-7s  %s\n", r.ID, severity, r.Title)
+		fmt.Fprintf(&b, "  %-22s  %-7s  %s\n", r.ID, r.Severity, r.Title)
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
@@ -132,16 +126,9 @@ func (c *checkOptions) validate() ([]netip.Prefix, error) {
 	if _, ok := failLevels[c.failOn]; !ok {
 		return nil, fmt.Errorf("--fail-on=%s: must be error, warning, info or none", c.failOn)
 	}
-	for flag, ids := range map[string][]string{"disable": c.disabled, "enable": c.enabled} {
-		for _, id := range ids {
-			if lint.RuleNamed(id) == nil {
-				return nil, fmt.Errorf("--%s=%s: there is no such rule; --rules lists them", flag, id)
-			}
-		}
-	}
-	for _, id := range offByDefault() {
-		if !slices.Contains(c.enabled, id) {
-			c.disabled = append(c.disabled, id)
+	for _, id := range c.disabled {
+		if lint.RuleNamed(id) == nil {
+			return nil, fmt.Errorf("--disable=%s: there is no such rule; --rules lists them", id)
 		}
 	}
 	var ranges []netip.Prefix
@@ -153,17 +140,6 @@ func (c *checkOptions) validate() ([]netip.Prefix, error) {
 		ranges = append(ranges, p.Masked())
 	}
 	return ranges, nil
-}
-
-// offByDefault returns the rules that are checked only if they are enabled.
-func offByDefault() []string {
-	var ids []string
-	for _, r := range lint.Rules {
-		if r.Off {
-			ids = append(ids, r.ID)
-		}
-	}
-	return ids
 }
 
 // check reads the cluster and reports the mistakes in its policies.

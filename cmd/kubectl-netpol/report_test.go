@@ -233,7 +233,7 @@ func TestExamplesOfRules(t *testing.T) {
 	t.Chdir("../../pkg/tool/lint/testdata")
 	check := func(t *testing.T, example string) *report {
 		t.Helper()
-		_, stdout, stderr := call(t, "", "check -o json --enable follows-every-pod -f cluster.yaml -f "+example)
+		_, stdout, stderr := call(t, "", "check -o json -f cluster.yaml -f "+example)
 		r := &report{}
 		if err := json.Unmarshal([]byte(stdout), r); err != nil {
 			t.Fatalf("%s: %v\n%s", example, err, stderr)
@@ -391,20 +391,6 @@ func TestPodsOfOperators(t *testing.T) {
 				t.Errorf("got\n%s", stdout)
 			}
 		})
-	}
-}
-
-// What agents cost is no mistake: such rules are checked with --enable alone.
-func TestRulesOfCostAreOff(t *testing.T) {
-	file := mistakes + "/follows-every-pod.yaml"
-	for flags, want := range map[string]bool{"": false, " --enable follows-every-pod": true, " --enable follows-every-pod --disable follows-every-pod": false} {
-		_, stdout, stderr := call(t, "", "check -f "+onlineShop+" -f "+file+flags)
-		if got := strings.Contains(stdout, "[follows-every-pod]"); got != want {
-			t.Errorf("%q: got\n%s%s", flags, stdout, stderr)
-		}
-	}
-	if code, _, stderr := call(t, "", "check --enable cost -f "+file); code != exitError || !strings.Contains(stderr, "--enable=cost: there is no such rule") {
-		t.Errorf("got %d %s", code, stderr)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestCheckFindsThePlantedMistakeAlone(t *testing.T) {
 				t.Fatalf("no file plants this mistake")
 			}
 			files = slices.Delete(files, i, i+1)
-			command := "check -o json --enable follows-every-pod -f " + file + shopWithout(t, replaces[r.ID+".yaml"])
+			command := "check -o json -f " + file + shopWithout(t, replaces[r.ID+".yaml"])
 			_, stdout, stderr := call(t, "", command)
 			var got struct {
 				Findings []struct{ Rule, Object, Field string }

@@ -175,7 +175,7 @@ func (v *viewOptions) checkState(s *state) []finding {
 		Policies:     s.in.Policies,
 		Partial:      len(v.files) > 0 || len(v.limits) > 0,
 		Controllers:  v.objects != nil && v.objects.CustomResources,
-	}, v.objects, offByDefault())
+	}, v.objects, nil)
 	if v.namespace != "" {
 		r.keep(v.namespace)
 	}

@@ -245,9 +245,6 @@ func (a *agent) newCluster() error {
 		AwaitNamespaces: a.cfg.API != nil && len(a.cfg.Kinds) > 0,
 		OwnNode:         a.cfg.ownNode(),
 	}
-	if a.cfg.PodWatches == NeededPods {
-		cfg.NeededPods = a.cfg.API.Pods
-	}
 	if a.place.Beside {
 		cfg.SavedAfter = savedPatience // meanwhile the other agent enforces the current state
 	}

@@ -26,8 +26,6 @@ type Config struct {
 	Version string
 	// API is where the cluster is read from. Nil reads Manifests instead.
 	API *clusterwatch.APIServer
-	// PodWatches selects which pods of other nodes are watched.
-	PodWatches PodWatches
 	// Manifests is a directory of Kubernetes objects, used without API.
 	Manifests string
 	// Kinds are the administrators' kinds of policy that are enforced in
@@ -176,9 +174,6 @@ func (c Config) Validate() error {
 	}
 	if (c.API == nil) == (c.Manifests == "") {
 		errs = append(errs, errors.New("exactly one of API and Manifests is needed"))
-	}
-	if c.PodWatches == NeededPods && c.API == nil {
-		errs = append(errs, errors.New("PodWatches: only an API server has watches of needed pods"))
 	}
 	if c.Queue > LastQueue {
 		errs = append(errs, fmt.Errorf("Queue %d is above %d", c.Queue, LastQueue))

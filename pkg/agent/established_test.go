@@ -64,7 +64,7 @@ func (l learned) Names(_, _ netip.Addr) *policy.Names { return (*policy.Names)(&
 // administrator, and by an administrator except to some domains.
 func TestEstablishedToHostAndNames(t *testing.T) {
 	const isolated, denied, named, service = "10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"
-	const outside, pod, mayBePod, node, metadata = "192.0.2.1", "10.244.2.1", "10.244.2.2", "192.0.2.2", "169.254.169.254"
+	const outside, pod, node, metadata = "192.0.2.1", "10.244.2.1", "192.0.2.2", "169.254.169.254"
 	isolate := policy.Rule{Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, Index: policy.Isolation, AnyPeer: true, AnyPort: true}
 	deny := policy.Rule{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "deny"}, AnyPeer: true, AnyPort: true}
 	allow := policy.Rule{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "deny"}, Action: policy.Allow, AnyPort: true,
@@ -75,9 +75,7 @@ func TestEstablishedToHostAndNames(t *testing.T) {
 	for addr, rules := range map[string][]policy.Rule{isolated: {isolate}, denied: {deny}, named: {allow, deny}, service: {services, deny}} {
 		endpoints[netip.MustParseAddr(addr)] = &policy.Endpoint{Namespace: "x", Name: addr, Egress: &policy.Chain{Rules: rules}}
 	}
-	for addr, doubtful := range map[string]bool{pod: false, mayBePod: true} {
-		endpoints[netip.MustParseAddr(addr)] = &policy.Endpoint{Namespace: "y", Name: addr, Doubtful: doubtful}
-	}
+	endpoints[netip.MustParseAddr(pod)] = &policy.Endpoint{Namespace: "y", Name: pod}
 	s := policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Hosts: map[netip.Addr]*policy.Host{netip.MustParseAddr(node): {}}})
 	for _, tt := range []struct {
 		src, dst string
@@ -100,8 +98,6 @@ func TestEstablishedToHostAndNames(t *testing.T) {
 		{named, pod, false, learned{"a.test"}, conntrack.Block},
 		{named, node, false, nil, conntrack.Block},
 		{named, metadata, false, learned{"a.test"}, conntrack.Block},
-		{named, mayBePod, false, learned{"a.test"}, conntrack.Keep},
-		{named, mayBePod, false, nil, conntrack.Keep},
 		{service, pod, false, learned{"x.y.svc.cluster.local"}, conntrack.Unblock},
 		{service, pod, false, nil, conntrack.Keep},
 		{service, node, false, nil, conntrack.Keep},

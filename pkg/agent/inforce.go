@@ -58,9 +58,6 @@ func (c *confirmer) Run(ctx context.Context) error {
 		c.mu.Lock()
 		contents := c.contents
 		c.mu.Unlock()
-		if len(contents.Unlisted) > 0 {
-			continue // packets that depend on these pods wait, and the next snapshot has them
-		}
 		// The other way round, a packet that nftables does not steer yet could open a connection
 		// after the check.
 		if c.applied(ctx) != nil || c.settled(ctx) != nil {

@@ -46,8 +46,8 @@ func TestConfirmation(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- c.Run(ctx) }()
-		publish := func(version string, unlisted ...clusterwatch.PodQuery) {
-			c.contains(clusterwatch.Contents{Versions: map[string]string{kind: version}, Unlisted: unlisted})
+		publish := func(version string) {
+			c.contains(clusterwatch.Contents{Versions: map[string]string{kind: version}})
 			synctest.Wait()
 		}
 		want := func(when, version string) {
@@ -68,8 +68,6 @@ func TestConfirmation(t *testing.T) {
 		steps <- struct{}{}
 		steps <- struct{}{}
 		want("after both again", "3")
-		publish("4", clusterwatch.PodQuery{Node: "x"})
-		want("without pods that it needs", "3")
 		cancel()
 		<-ended
 		if wanted := []string{"applied", "settled", "applied", "settled"}; !slices.Equal(events, wanted) {

@@ -26,6 +26,7 @@
   "otlp-endpoint" $collector
   "otlp-interval" $collector
   "pod-share" $always
+  "pod-watches" "was removed: all pods are watched"
   "remember-mark" $mark
   "snapshot-cache-max-age" $always
 )) }}

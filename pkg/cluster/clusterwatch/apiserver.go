@@ -125,7 +125,8 @@ func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
 		api := a.client.CoreV1().Nodes()
 		return listWatch(a.client, metav1.ListOptions{}, api.List, api.Watch)
 	case compile.KindPod:
-		return a.Pods(PodQuery{})
+		options := metav1.ListOptions{FieldSelector: fields.OneTermNotEqualSelector("spec.nodeName", "").String()}
+		return listWatch(a.client, options, a.pods.List, a.pods.Watch)
 	}
 	if !kind.IsCustom() {
 		return a.listWatch(kind.Resource)
@@ -149,31 +150,6 @@ func (a *APIServer) Node(name string) cache.ListerWatcher {
 	api := a.client.CoreV1().Nodes()
 	return listWatch(a.client, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}, api.List, api.Watch)
 }
-
-// nodeField is the field with a pod's node.
-const nodeField = "spec.nodeName"
-
-// Pods lists and watches the scheduled pods of a query: an unscheduled pod has no address. Only a
-// list of all pods is streamed: for any streamed list, an API server copies and sorts all pods of
-// the cluster, and keeps the copy as long as the watch runs. For other lists it has indexes by
-// namespace and node.
-func (a *APIServer) Pods(q PodQuery) cache.ListerWatcher {
-	onNode := fields.OneTermNotEqualSelector(nodeField, "")
-	if q.Node != "" {
-		onNode = fields.OneTermEqualSelector(nodeField, q.Node)
-	}
-	pods, options := a.pods.In(q.Namespace), metav1.ListOptions{LabelSelector: q.Labels, FieldSelector: onNode.String()}
-	if q != (PodQuery{}) {
-		return listWatch(unstreamed{}, options, pods.List, pods.Watch)
-	}
-	return listWatch(a.client, options, pods.List, pods.Watch)
-}
-
-// unstreamed makes a client not stream lists.
-type unstreamed struct{}
-
-// IsWatchListSemanticsUnSupported is read by cache.ToListWatcherWithWatchListSemantics.
-func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
 
 // Run returns when ctx ends: the ListerWatchers need no goroutine.
 func (a *APIServer) Run(ctx context.Context) error {

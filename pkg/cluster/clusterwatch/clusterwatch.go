@@ -9,7 +9,6 @@
 package clusterwatch
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,12 +79,6 @@ type Config struct {
 	// PodRanges is called with the node's pod ranges when the Node has been listed, which may
 	// be long before the first snapshot. It may be nil.
 	PodRanges func([]netip.Prefix)
-	// NeededPods lists and watches the pods of a query. If set, pods of other nodes are
-	// watched only if policies of this node's pods need them. Nil watches all pods.
-	NeededPods func(PodQuery) cache.ListerWatcher
-	// MaxNeededWatches is the largest number of needed watches of other nodes' pods, up to
-	// 62. If more are needed, wider watches replace them. Zero is the default.
-	MaxNeededWatches int
 	// OwnNode says whether the Node of NodeName must exist. If so, the first snapshot of
 	// complete lists waits for it, Healthy fails while it is missing, and a Node that is
 	// deleted later stays in snapshots, because its machine still runs its pods.
@@ -117,9 +110,6 @@ func (c Config) Validate() error {
 	if c.Settle < 0 {
 		errs = append(errs, errors.New("Settle is negative"))
 	}
-	if c.MaxNeededWatches < 0 || c.MaxNeededWatches > MostNeededWatches {
-		errs = append(errs, fmt.Errorf("MaxNeededWatches is %d, not in 0-%d", c.MaxNeededWatches, MostNeededWatches))
-	}
 	if c.Registerer == nil {
 		errs = append(errs, errors.New("Registerer is nil"))
 	}
@@ -148,9 +138,6 @@ type view interface {
 	HasNode(name string) bool
 	Elsewhere() (pod, node string)
 	Pods() iter.Seq[*compile.Pod]
-	Needs() []clusterstate.PodSet
-	SetListed([]clusterstate.PodSet) bool
-	Doubt(namespace, name string) bool
 	Conflicts() []clusterstate.Conflict
 	Misordered() []string
 	Uncertain() []*policy.Endpoint
@@ -167,8 +154,7 @@ type Cache struct {
 	mirrors  []*mirror
 	retries  *retries
 	currency *currency
-	saving   *saving     // nil if nothing is saved
-	needed   *neededPods // nil if all pods are watched
+	saving   *saving // nil if nothing is saved
 	ownNode  *ownNode
 
 	mu    sync.Mutex
@@ -204,7 +190,6 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	if cfg.Contains == nil {
 		cfg.Contains = func(Contents) {}
 	}
-	cfg.MaxNeededWatches = cmp.Or(cfg.MaxNeededWatches, MaxNeededWatches)
 	jitter := cfg.Jitter
 	if jitter == nil {
 		jitter = rand.Float64
@@ -222,7 +207,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 
 		conflictLog: rate.NewLimiter(conflictLogRate, conflictLogBurst),
 
-		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Partial: cfg.NeededPods != nil, AwaitNamespaces: cfg.AwaitNamespaces, Features: cfg.Features, Audit: cfg.Audit, Denial: cfg.Denial, Memory: cfg.Memory}),
+		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, AwaitNamespaces: cfg.AwaitNamespaces, Features: cfg.Features, Audit: cfg.Audit, Denial: cfg.Denial, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	if compile.ReadsCIDRGroups(cfg.Kinds, cfg.Features) {
@@ -254,20 +239,17 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 func (c *Cache) newMirror(k *compile.Kind) *mirror {
 	switch {
 	case k == compile.KindNamespace:
-		return newMirror(c, k, k.Name, c.source.Objects(k), stripTyped(stripNamespace))
+		return newMirror(c, k, c.source.Objects(k), stripTyped(stripNamespace))
 	case k == compile.KindCIDRGroup:
-		return newMirror(c, k, k.Name, c.source.Objects(k), stripTyped(stripCIDRGroup))
-	case k == compile.KindPod && c.cfg.NeededPods != nil:
-		c.needed = newNeededPods(c, c.cfg.NeededPods)
-		return c.needed.local.mirror
+		return newMirror(c, k, c.source.Objects(k), stripTyped(stripCIDRGroup))
 	case k == compile.KindPod:
-		return newMirror(c, k, k.Name, c.source.Objects(k), stripPod(podwatch.NewShared()))
+		return newMirror(c, k, c.source.Objects(k), stripPod(podwatch.NewShared()))
 	case k == compile.KindNode && len(c.cfg.Kinds) > 0:
-		return newMirror(c, k, k.Name, c.source.Objects(k), stripTyped(stripPeerNode))
+		return newMirror(c, k, c.source.Objects(k), stripTyped(stripPeerNode))
 	case k == compile.KindNode:
-		return newMirror(c, k, k.Name, c.source.Node(c.cfg.NodeName), stripTyped(stripNode))
+		return newMirror(c, k, c.source.Node(c.cfg.NodeName), stripTyped(stripNode))
 	}
-	return newMirror(c, k, k.Name, c.source.Objects(k), stripPolicy(k))
+	return newMirror(c, k, c.source.Objects(k), stripPolicy(k))
 }
 
 // Run keeps the view until ctx ends, or until the Source fails, which is the only error. The
@@ -289,12 +271,6 @@ func (c *Cache) Run(ctx context.Context) error {
 		c.ownNode.run(ctx, c.cfg.NodeChanged)
 		return nil
 	})
-	if c.needed != nil {
-		group.Go(func() error {
-			c.needed.run(ctx)
-			return nil
-		})
-	}
 	listed := make(chan struct{})
 	group.Go(func() error {
 		if c.waitListed(ctx) {
@@ -310,9 +286,6 @@ func (c *Cache) Run(ctx context.Context) error {
 		case <-listed:
 		case <-ctx.Done():
 			return nil
-		}
-		if c.needed != nil {
-			c.needed.begin(ctx)
 		}
 		klog.FromContext(ctx).Info("Initial lists synced")
 		c.metrics.setSource(fromSource)
@@ -414,12 +387,11 @@ func (c *Cache) NodesAt(addr netip.Addr) []string {
 	return c.view.NodesAt(addr)
 }
 
-// MayBeNode reports whether there may be a node with a name. It is certain if all Nodes are watched, or all
-// pods, of which each node has some.
+// MayBeNode reports whether there may be a node with a name: it has an object that is watched, or a pod.
 func (c *Cache) MayBeNode(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view.HasNode(name) || c.needed != nil && len(c.cfg.Kinds) == 0
+	return c.view.HasNode(name)
 }
 
 func (c *Cache) len(kind *compile.Kind) int {
@@ -456,8 +428,5 @@ func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, duration time.D
 	start := time.Now()
 	s = c.view.Snapshot()
 	duration = time.Since(start)
-	if c.needed != nil {
-		c.needed.follow(c.view.Needs())
-	}
 	return s, since, duration, c.contents()
 }

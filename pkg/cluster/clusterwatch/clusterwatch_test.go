@@ -417,29 +417,20 @@ func TestAllButNodesIsEnforcedWithoutTheRightToReadThem(t *testing.T) {
 		}}
 		c.create(admin)
 		granted := withoutNodes(c)
-		n := startNeeded(t, c.source(), Config{Kinds: []*compile.Kind{compile.KindAdminNetworkPolicy}})
-		defer n.stop(t)
-		want := func(when string, want map[[2]string]string) {
-			t.Helper()
-			for ends, verdict := range want {
-				if got := n.decides(ends[0], ends[1]); got != verdict {
-					t.Errorf("%s: a packet from %s to %s: %s, want %s", when, ends[0], ends[1], got, verdict)
-				}
-			}
-		}
+		h := startWith(t, c.source(), Config{Kinds: []*compile.Kind{compile.KindAdminNetworkPolicy}})
 		time.Sleep(2 * rightsPatience)
-		want("without the right", map[[2]string]string{
-			{"192.0.2.9", "10.0.0.1"}: "deny", {"10.0.0.1", "192.0.2.5"}: "deny", {"10.0.0.1", "192.0.2.9"}: "deny", {"192.0.2.9", "192.0.2.5"}: "allow",
+		h.wantVerdicts(t, "without the right", map[[2]string]bool{
+			{"192.0.2.9", "10.0.0.1"}: false, {"10.0.0.1", "192.0.2.5"}: false, {"10.0.0.1", "192.0.2.9"}: false, {"192.0.2.9", "192.0.2.5"}: true,
 		})
-		if err := n.Healthy(); err == nil || err.Error() != `not listed yet: Node: nodes "n" is forbidden: no rule grants it` {
+		if err := h.Healthy(); err == nil || err.Error() != `not listed yet: Node: nodes "n" is forbidden: no rule grants it` {
 			t.Errorf("without the right: %v", err)
 		}
 		granted.Store(true)
 		time.Sleep(time.Minute)
-		want("with the right", map[[2]string]string{
-			{"192.0.2.9", "10.0.0.1"}: "deny", {"10.0.0.1", "192.0.2.5"}: "deny", {"10.0.0.1", "192.0.2.9"}: "allow",
+		h.wantVerdicts(t, "with the right", map[[2]string]bool{
+			{"192.0.2.9", "10.0.0.1"}: false, {"10.0.0.1", "192.0.2.5"}: false, {"10.0.0.1", "192.0.2.9"}: true,
 		})
-		if err := n.Healthy(); err != nil {
+		if err := h.Healthy(); err != nil {
 			t.Errorf("with the right: %v", err)
 		}
 	})

@@ -97,30 +97,3 @@ func TestContents(t *testing.T) {
 		})
 	}
 }
-
-// A snapshot lacks the needed pods that are not listed yet.
-func TestContentsWithoutNeededPods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, s := neededCluster(t)
-		var last Contents
-		n := startNeeded(t, c.source(), Config{NeededPods: s.source, Contains: func(c Contents) { last = c }})
-		defer n.stop(t)
-		synctest.Wait()
-		if len(last.Unlisted) != 0 {
-			t.Errorf("without policies it lacks %v", last.Unlisted)
-		}
-		release := s.delay(ofNamespaceY)
-		c.create(from("p", named("y")))
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if got := fmt.Sprint(last.Unlisted); got != `[pods of namespace "y"]` {
-			t.Errorf("before the list it lacks %s", got)
-		}
-		release()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if len(last.Unlisted) != 0 {
-			t.Errorf("after the list it lacks %v", last.Unlisted)
-		}
-	})
-}

@@ -24,21 +24,11 @@ func (c *currency) add(m *mirror) {
 	c.since[m] = time.Time{}
 }
 
-// forget unregisters m.
-func (c *currency) forget(m *mirror) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.note()
-	delete(c.since, m)
-}
-
-// set records whether the kind of m is watched. It ignores a forgotten m, because requests of a
-// Reflector may outlast it.
+// set records whether the kind of m is watched.
 func (c *currency) set(m *mirror, watched bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since, meant := c.since[m]
-	if !meant || watched == !since.IsZero() {
+	if watched == !c.since[m].IsZero() {
 		return
 	}
 	c.note()
@@ -70,17 +60,6 @@ func (c *currency) watched(m *mirror) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.since[m].IsZero()
-}
-
-// watchedFor returns how long the kind of m has been watched, 0 if it is not.
-func (c *currency) watchedFor(m *mirror) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	since := c.since[m]
-	if since.IsZero() {
-		return 0
-	}
-	return time.Since(since)
 }
 
 // restore records when the saved state was current.

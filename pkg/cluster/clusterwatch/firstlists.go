@@ -101,9 +101,6 @@ func (c *Cache) complete() error {
 			errs = append(errs, m.failures.notListed())
 		}
 	}
-	if c.needed != nil {
-		errs = append(errs, c.needed.healthy())
-	}
 	return errors.Join(errs...)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -31,6 +32,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
@@ -60,8 +62,9 @@ type harness struct {
 	each   chan struct{} // one for each snapshot, for tests outside a bubble
 	log    ktesting.Buffer
 
-	mu   sync.Mutex
-	runs []published
+	mu       sync.Mutex
+	runs     []published
+	snapshot *policy.Snapshot // the last one
 }
 
 // start runs a Cache of the built-in kinds only.
@@ -86,7 +89,7 @@ func startWith(t *testing.T, source Source, cfg Config) *harness {
 			t.Error("published no snapshot")
 		}
 		h.mu.Lock()
-		h.runs = append(h.runs, published{recorded.in, since.Sub(begin), time.Since(begin), !listed})
+		h.runs, h.snapshot = append(h.runs, published{recorded.in, since.Sub(begin), time.Since(begin), !listed}), s
 		h.mu.Unlock()
 		h.each <- struct{}{}
 	})
@@ -124,6 +127,19 @@ func (h *harness) last(t *testing.T) published {
 		t.Fatal("nothing was published")
 	}
 	return all[len(all)-1]
+}
+
+// wantVerdicts checks which packets the last snapshot allows, by source and destination.
+func (h *harness) wantVerdicts(t *testing.T, when string, want map[[2]string]bool) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ends, allowed := range want {
+		if got := h.snapshot.Evaluate(policy.Query{Packet: packet.Packet{Proto: packet.TCP,
+			Src: netip.AddrPortFrom(netip.MustParseAddr(ends[0]), 1), Dst: netip.AddrPortFrom(netip.MustParseAddr(ends[1]), 80)}}); got.Allowed() != allowed {
+			t.Errorf("%s: a packet from %s to %s: %v, want allowed %v", when, ends[0], ends[1], got, allowed)
+		}
+	}
 }
 
 // recorder is a Cluster that records its objects.

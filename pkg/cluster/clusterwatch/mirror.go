@@ -3,7 +3,6 @@ package clusterwatch
 import (
 	"context"
 	"fmt"
-	"iter"
 	"sync"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -36,7 +36,6 @@ type mirror struct {
 	objects  map[[2]string]any // by namespace and name; empty for pods, which the Cluster indexes
 	version  string            // the newest resource version that was seen
 	reported string            // the version in the last Contents
-	watch    *podWatch         // nil unless several mirrors watch pods
 
 	// These are used by the Reflector only.
 	logger    klog.Logger
@@ -45,8 +44,8 @@ type mirror struct {
 	older     time.Time       // since when lists return older versions, zero if they do not
 }
 
-// newMirror returns a mirror of lw; name is for logs. Custom resources need not be served.
-func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher, strip stripFunc) *mirror {
+// newMirror returns a mirror of lw. Custom resources need not be served.
+func newMirror(c *Cache, kind *compile.Kind, lw cache.ListerWatcher, strip stripFunc) *mirror {
 	m := &mirror{
 		cache:   c,
 		kind:    kind,
@@ -54,7 +53,7 @@ func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher
 		listed:  make(chan struct{}),
 		objects: map[[2]string]any{},
 	}
-	m.failures = &failures{kind: name, optional: kind.IsCustom(), count: c.metrics.watchErrors.WithLabelValues(kind.Name), failed: c.saveSoon, holds: m.holds}
+	m.failures = &failures{kind: kind.Name, optional: kind.IsCustom(), count: c.metrics.watchErrors.WithLabelValues(kind.Name), failed: c.saveSoon, holds: m.holds}
 	m.source = checkVersions(m.failures.observe(lw))
 	if m.failures.optional {
 		m.source = waitUntilServed(m.source, kind.Name, m.holdsAny, c.metrics.served.WithLabelValues(kind.Name))
@@ -185,9 +184,6 @@ func (m *mirror) hasOwnNode() bool {
 
 // put is called with the Cache's mutex held.
 func (m *mirror) put(v view, s *stripped) (changed bool) {
-	if m.watch != nil {
-		return m.cache.needed.set(v, m.watch, s)
-	}
 	if m.kind != compile.KindPod {
 		m.objects[[2]string{s.namespace, s.name}] = s.object
 	}
@@ -216,21 +212,10 @@ func (m *mirror) delete(v view, s *stripped) int {
 }
 
 func (m *mirror) remove(v view, s *stripped) (changed bool) {
-	if m.watch != nil {
-		return m.cache.needed.delete(v, m.watch, s)
-	}
 	if m.kind == compile.KindNode && s.name == m.cache.cfg.NodeName && m.cache.cfg.OwnNode != NotLookedAt {
 		return false // its ranges stay closed for unknown pods
 	}
 	return v.Delete(m.kind, s.namespace, s.name)
-}
-
-// names yields the namespaces and names of the mirror's objects in the Cluster.
-func (m *mirror) names(v view) iter.Seq2[string, string] {
-	if m.watch != nil {
-		return m.cache.needed.names(m.watch)
-	}
-	return v.Names(m.kind)
 }
 
 // UpdateResourceVersion records the version of a change, or that there was none up to this
@@ -268,8 +253,8 @@ func (m *mirror) Replace(list []any, version string) error {
 		list[i] = nil // the unstripped object can be freed
 	}
 	m.change(func(v view) int {
-		if number(version) < number(m.version) {
-			m.noteRestored()
+		if order, err := resourceversion.CompareResourceVersion(version, m.version); err == nil && order < 0 {
+			m.cache.restores++ // the server's data was restored from a backup
 		}
 		m.version = version
 		changed := m.deleteUnlisted(v, listed)
@@ -277,9 +262,6 @@ func (m *mirror) Replace(list []any, version string) error {
 			if m.put(v, s) {
 				changed++
 			}
-		}
-		if m.watch != nil && m.cache.needed.noteListed(v, m.watch) {
-			changed++
 		}
 		return changed + m.cache.use(v, m.kind, true)
 	})
@@ -294,22 +276,12 @@ func (m *mirror) Replace(list []any, version string) error {
 	return nil
 }
 
-// noteRestored records that the server's data was restored from a backup. It is called with the mutex
-// held.
-func (m *mirror) noteRestored() {
-	m.cache.restores++
-	if m.watch != nil {
-		m.cache.needed.forgetVersions()
-	}
-}
-
-// deleteUnlisted deletes the objects that a list of the mirror's version lacks, and returns how many
-// of them mattered.
+// deleteUnlisted deletes the objects that a list lacks, and returns how many of them mattered.
 func (m *mirror) deleteUnlisted(v view, listed map[[2]string]bool) (changed int) {
 	var gone []*stripped
-	for namespace, name := range m.names(v) {
+	for namespace, name := range v.Names(m.kind) {
 		if !listed[[2]string{namespace, name}] {
-			gone = append(gone, &stripped{namespace: namespace, name: name, version: m.version})
+			gone = append(gone, &stripped{namespace: namespace, name: name})
 		}
 	}
 	for _, s := range gone {

@@ -134,7 +134,7 @@ func TestAllKindsRetryWhenOneSucceeds(t *testing.T) {
 				synctest.Wait()
 				now := 0
 				for _, m := range h.mirrors {
-					if h.currency.watchedFor(m) > 0 {
+					if h.currency.watched(m) {
 						now++
 					}
 				}

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/podwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/statefile"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
@@ -130,9 +129,9 @@ func (c *Cache) saveSoon() {
 // write saves the state. It only logs an error, because the next change leads to another
 // attempt.
 func (c *Cache) write(ctx context.Context) {
-	if c.complete() != nil || c.needed != nil && len(c.needed.missing()) > 0 {
+	if c.complete() != nil {
 		c.saving.begin(time.Now())
-		return // nodes, or pods that policies need, are missing
+		return // nodes are missing
 	}
 	began := time.Now()
 	c.saving.begin(began)
@@ -195,7 +194,6 @@ func (c *Cache) restore(ctx context.Context) *policy.Snapshot {
 		m.restore(c.view, s)
 	}
 	c.saved, c.restored = true, true
-	c.view.SetListed([]clusterstate.PodSet{{}}) // the saved state has the pods that its policies need
 	c.currency.restore(s.Known)
 	logger.Info("Saved state is read", "known", s.Known, "policies", len(s.Policies), "pods", len(s.Pods))
 	return c.view.Snapshot()
@@ -263,11 +261,7 @@ func (m *mirror) restore(v view, s *statefile.State) {
 		}
 	case compile.KindPod:
 		for _, p := range s.Pods {
-			if m.watch != nil {
-				m.cache.needed.restore(v, p)
-			} else {
-				v.Set(p)
-			}
+			v.Set(p)
 		}
 	default:
 		for _, o := range s.Policies {

@@ -54,12 +54,11 @@ func (l *List) DeepCopyObject() runtime.Object {
 	return c
 }
 
-// Pods lists and watches the pods of one namespace, or of all.
+// Pods lists and watches the pods of all namespaces.
 type Pods struct {
-	client    rest.Interface
-	namespace string // empty for all
-	pace      Pace
-	shared    *Shared
+	client rest.Interface
+	pace   Pace
+	shared *Shared
 }
 
 // Pace depends on the received lists and events.
@@ -72,14 +71,7 @@ type Pace interface {
 
 // New returns the pods of all namespaces. client is a client of the core group.
 func New(client rest.Interface, pace Pace) *Pods {
-	return &Pods{client, metav1.NamespaceAll, pace, NewShared()}
-}
-
-// In returns the pods of one namespace, or those of all if it is empty.
-func (p *Pods) In(namespace string) *Pods {
-	in := *p
-	in.namespace = namespace
-	return &in
+	return &Pods{client, pace, NewShared()}
 }
 
 // List returns all pods.
@@ -111,7 +103,6 @@ func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 
 func (p *Pods) get(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {
 	return p.client.Get().
-		NamespaceIfScoped(p.namespace, p.namespace != metav1.NamespaceAll).
 		Resource("pods").
 		VersionedParams(&o, scheme.ParameterCodec).
 		SetHeader("Accept", runtime.ContentTypeProtobuf).

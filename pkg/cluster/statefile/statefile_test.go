@@ -253,7 +253,7 @@ func TestTheFormatHasANumber(t *testing.T) {
 		"Pod.Endpoint policy.Endpoint", "Pod.UID types.UID", "Pod.Node string", "Pod.Addrs []netip.Addr", "Pod.Announced []netip.Addr", "Pod.Outdated []netip.Addr", "Pod.Created int64", "Pod.Terminating bool", "Pod.OwnNetwork bool",
 		"Endpoint.Namespace string", "Endpoint.Name string", "Endpoint.ID uint32", "Endpoint.Version *policy.Version", "Endpoint.Account string", "Endpoint.Labels policy.Labels",
 		"Endpoint.NamespaceLabels policy.Labels", "Endpoint.Ports []policy.NamedPort", "Endpoint.Ingress *policy.Chain", "Endpoint.Egress *policy.Chain",
-		"Endpoint.AwaitsStatus bool", "Endpoint.Unlisted [2]bool", "Endpoint.Doubtful bool", "Endpoint.Dispute *policy.Dispute", "Endpoint.Rejects bool", "Endpoint.Audited *policy.Endpoint",
+		"Endpoint.AwaitsStatus bool", "Endpoint.Dispute *policy.Dispute", "Endpoint.Rejects bool", "Endpoint.Audited *policy.Endpoint",
 		"NamedPort.Name string", "NamedPort.Proto packet.Proto", "NamedPort.Port uint16",
 		"pod.Namespace string", "pod.Name string", "pod.ID uint32", "pod.UID types.UID", "pod.Node string", "pod.Addrs []netip.Addr", "pod.Created int64",
 		"pod.Terminating bool", "pod.OwnNetwork bool", "pod.Account string", "pod.Labels map[string]string", "pod.Ports []policy.NamedPort",

@@ -18,8 +18,6 @@ type addresses struct {
 	node            string
 	awaitNamespaces bool // see Config
 
-	partial bool // some pods of other nodes may not be known
-
 	owners policy.Endpoints
 	edit   *policy.EndpointsEdit // nil while nothing changes
 	// contested holds the claims to addresses that do not simply belong to their only claimant.
@@ -27,10 +25,6 @@ type addresses struct {
 	// unknown are the addresses that a pod of this node has or had, but no known pod owns: any pod
 	// of this node may have them.
 	unknown map[netip.Addr]bool
-	// strays are the addresses in ranges of other nodes that pods elsewhere claim. strayed is set
-	// when the first one appears or the last one is gone.
-	strays  map[netip.Addr]bool
-	strayed bool
 	settled bool // the claims to a contested or node address were settled since this was reset
 	// rehosted is set if the claims to the address of a Node were settled since this was reset.
 	rehosted bool
@@ -44,8 +38,8 @@ type addresses struct {
 
 func newAddresses(cfg Config) addresses {
 	return addresses{
-		node: cfg.ownNode(), awaitNamespaces: cfg.AwaitNamespaces, partial: cfg.Partial,
-		contested: map[netip.Addr][]*compile.Pod{}, unknown: map[netip.Addr]bool{}, strays: map[netip.Addr]bool{}, homes: newHomes(cfg.ownNode()),
+		node: cfg.ownNode(), awaitNamespaces: cfg.AwaitNamespaces,
+		contested: map[netip.Addr][]*compile.Pod{}, unknown: map[netip.Addr]bool{}, homes: newHomes(cfg.ownNode()),
 	}
 }
 
@@ -169,7 +163,6 @@ func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
 		delete(a.contested, addr)
 		a.settled = true
 	}
-	a.noteStray(addr, first)
 	if a.homes.hosts[addr] != nil {
 		a.settled, a.rehosted = true, true
 	}
@@ -187,15 +180,9 @@ func (a *addresses) resolve(addr netip.Addr, first *compile.Pod, claims []*compi
 		return nil
 	case a.node == "" || a.isLocal(first):
 		return &first.Endpoint
-	case a.strayRank(addr, first) && a.partial:
-		return unlisted
 	}
 	return a.share(addr, a.dispute(addr, first, claims))
 }
-
-// unlisted stands for a pod of another node at an address where a pod that is not listed may be at
-// home.
-var unlisted = &policy.Endpoint{Doubtful: true}
 
 // dispute returns who may have addr, to which first, a pod of another node, has the best claim.
 func (a *addresses) dispute(addr netip.Addr, first *compile.Pod, claims []*compile.Pod) policy.Dispute {
@@ -243,23 +230,6 @@ func (a *addresses) share(addr netip.Addr, d policy.Dispute) *policy.Endpoint {
 	return &policy.Endpoint{Dispute: &d}
 }
 
-// strayRank reports whether first, the best claimant of addr, is a pod outside of its node's ranges
-// in the range of another node than this one.
-func (a *addresses) strayRank(addr netip.Addr, first *compile.Pod) bool {
-	return first != nil && a.rank(first, addr) == outside && !a.homes.isOwn(addr) && len(a.homes.rangeOf(addr)) > 0
-}
-
-// noteStray records whether addr is one of strays. first is its best claimant.
-func (a *addresses) noteStray(addr netip.Addr, first *compile.Pod) {
-	had := len(a.strays) > 0
-	if a.strayRank(addr, first) {
-		a.strays[addr] = true
-	} else {
-		delete(a.strays, addr)
-	}
-	a.strayed = a.strayed || had != (len(a.strays) > 0)
-}
-
 // settleAll settles addresses again if their homes may have changed, and reports whether that was
 // necessary.
 func (a *addresses) settleAll(pod func(*policy.Endpoint) *compile.Pod) bool {
@@ -287,7 +257,7 @@ func (a *addresses) settleAll(pod func(*policy.Endpoint) *compile.Pod) bool {
 
 // mayChange reports whether addr, which belongs to its only claimant p, may have become uncertain.
 func (a *addresses) mayChange(p *compile.Pod, addr netip.Addr) bool {
-	return !a.isLocal(p) && (a.homes.isOwn(addr) || a.homes.hasOtherHost(p.Node, addr) || a.strayRank(addr, p) != a.strays[addr])
+	return !a.isLocal(p) && (a.homes.isOwn(addr) || a.homes.hasOtherHost(p.Node, addr))
 }
 
 // occupies reports whether a pod has addr or may have it.

@@ -50,7 +50,6 @@ func (c *Cluster) audited(own []compiled, p *compile.Pod) *policy.Endpoint {
 	audited.Ingress = c.chains.chainFor(c.policies, own, e, policy.Ingress, true)
 	audited.Egress = c.chains.chainFor(c.policies, own, e, policy.Egress, true)
 	audited.AwaitsStatus, audited.Audited = false, nil
-	audited.Unlisted = c.unlistedPods(p, audited.Ingress, audited.Egress)
 	return &audited
 }
 
@@ -69,5 +68,5 @@ func sameChains(a, b *policy.Endpoint) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Version == b.Version && a.Ingress == b.Ingress && a.Egress == b.Egress && a.Unlisted == b.Unlisted
+	return a.Version == b.Version && a.Ingress == b.Ingress && a.Egress == b.Egress
 }

@@ -25,9 +25,6 @@ type Config struct {
 	// source's node and the destination's node. It is for tools. The caller sets
 	// policy.Query.ToHost for packets to the source's own node.
 	AllNodes bool
-	// Partial is set if the Cluster gets only those pods of other nodes that are in the sets of
-	// SetListed. Packets wait if their decision needs pods outside of these sets.
-	Partial bool
 	// AwaitNamespaces treats a pod as unknown while its Namespace is not known. Otherwise policies
 	// do not select such a pod by its namespace's labels.
 	AwaitNamespaces bool
@@ -70,7 +67,6 @@ type Cluster struct {
 	local     map[podKey]bool // the pods of this node
 	stale     map[podKey]bool // pods whose chains may have to change
 	localPods *policy.Local   // nil after one of them has changed
-	interest  interest
 
 	newcomers map[podKey]bool // pods of other nodes without an address
 	podsOn    map[string]int  // the number of pods, by node
@@ -222,7 +218,6 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		c.derived, c.podRanges, c.hosts = nil, nil, nil
 	}
 	c.checkHosts()
-	c.checkStrays()
 	c.updateChains()
 	if c.derived == nil || c.addresses.occupancyChanged {
 		c.derived = c.derive()

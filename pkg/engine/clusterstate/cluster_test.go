@@ -326,23 +326,6 @@ func TestPodsOfOtherNodesThatMatter(t *testing.T) {
 	}
 }
 
-// TestDoubtsThatMatter: a pod that has ended sends no packets and gets none.
-func TestDoubtsThatMatter(t *testing.T) {
-	for phase, want := range map[corev1.PodPhase]bool{corev1.PodRunning: true, corev1.PodSucceeded: false} {
-		c := New(Config{NodeName: "n1"})
-		p := pod("x", "a", "n2", "10.0.0.1")
-		p.Status.Phase = phase
-		c.Set(compile.NewPod(p))
-		if got := c.Doubt("x", "a"); got != want {
-			t.Errorf("%s: it is reported that verdicts can differ: %v", phase, got)
-		}
-		p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-		if got := c.Set(compile.NewPod(p)); got != want {
-			t.Errorf("%s: it is reported that verdicts can differ when it is known again, and terminates: %v", phase, got)
-		}
-	}
-}
-
 func TestClusterCountsNamesAndDeletes(t *testing.T) {
 	c := newFrom(withPolicies())
 	for _, tc := range []struct {

@@ -231,7 +231,7 @@ func (c *Cluster) deleteAll(t *testing.T) {
 	}
 	c.Snapshot()
 	h := &c.addresses.homes
-	if n := len(c.addresses.contested) + len(c.addresses.unknown) + len(h.ranges) + len(h.inRange) + len(h.hosts) + len(c.addresses.strays) + len(c.Conflicts()); n > 0 {
+	if n := len(c.addresses.contested) + len(c.addresses.unknown) + len(h.ranges) + len(h.inRange) + len(h.hosts) + len(c.Conflicts()); n > 0 {
 		t.Errorf("left: %+v", c.addresses)
 	}
 }

@@ -45,7 +45,6 @@ func (c *Cluster) replaceHome(old, now *compile.Node) {
 // nodesChanged drops everything that is derived from nodes.
 func (c *Cluster) nodesChanged() {
 	c.derived, c.podRanges, c.hosts, c.own = nil, nil, nil, nil
-	c.needsChanged()
 }
 
 // rangesOf returns the pod ranges of the nodes for which include returns true.

@@ -71,7 +71,6 @@ func (c *Cluster) label(name string, l policy.Labels) bool {
 		return false
 	}
 	ns.labels = l
-	c.needsChanged()
 	for _, old := range ns.pods {
 		now := *old
 		now.Endpoint.NamespaceLabels, now.Endpoint.Version = l, policy.NewVersion()
@@ -94,7 +93,7 @@ func (c *Cluster) namespaceNames(yield func(namespace, name string) bool) {
 func (c *Cluster) setPod(p *compile.Pod) bool {
 	ns := c.namespace(p.Endpoint.Namespace)
 	old := ns.pods[p.Endpoint.Name]
-	if old != nil && old.Equal(p) && !old.Endpoint.Doubtful {
+	if old != nil && old.Equal(p) {
 		return false
 	}
 	p.Endpoint.NamespaceLabels, p.Endpoint.Version = ns.labels, policy.NewVersion()
@@ -121,7 +120,7 @@ func (c *Cluster) matters(key podKey, p *compile.Pod) bool {
 // onlyTerminates reports whether termination is the only difference from old, which may be nil, and
 // no other pod claims the pod's addresses: then verdicts stay the same.
 func (c *Cluster) onlyTerminates(old, p *compile.Pod) bool {
-	if old == nil || old.Terminating == p.Terminating || old.Endpoint.Doubtful {
+	if old == nil || old.Terminating == p.Terminating {
 		return false
 	}
 	before := *old
@@ -172,7 +171,7 @@ func (c *Cluster) HasNode(name string) bool {
 // forgetLocal removes a pod from those of this node, if it is one.
 func (c *Cluster) forgetLocal(key podKey) {
 	if c.local[key] {
-		c.localPods, c.unannounced, c.interest.needs = nil, len(c.sandboxes) > 0, nil
+		c.localPods, c.unannounced = nil, len(c.sandboxes) > 0
 	}
 	delete(c.local, key)
 	delete(c.stale, key)
@@ -188,7 +187,7 @@ func (c *Cluster) podOf(e *policy.Endpoint) *compile.Pod {
 
 // podAt returns the pod with that address, nil if there is none or it is not certain.
 func (c *Cluster) podAt(addr netip.Addr) *compile.Pod {
-	if e := c.addresses.at(addr); e != nil && e.Dispute == nil && e != unlisted {
+	if e := c.addresses.at(addr); e != nil && e.Dispute == nil {
 		return c.podOf(e)
 	}
 	return nil

@@ -95,9 +95,6 @@ func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile
 	}
 	c.derived = nil
 	c.markAnnounced()
-	if !kind.Namespaced {
-		c.markInterest()
-	}
 	return true
 }
 
@@ -132,22 +129,18 @@ func (c *Cluster) updateChains() {
 		in := c.chains.chainFor(c.policies, policies, &old.Endpoint, policy.Ingress, false)
 		out := c.chains.chainFor(c.policies, policies, &old.Endpoint, policy.Egress, false)
 		awaits := c.awaitsStatus(old)
-		unlisted := c.unlistedPods(old, in, out)
 		audited := c.audited(policies, old)
-		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress && awaits == old.Endpoint.AwaitsStatus && unlisted == old.Endpoint.Unlisted &&
-			sameChains(audited, old.Endpoint.Audited) {
+		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress && awaits == old.Endpoint.AwaitsStatus && sameChains(audited, old.Endpoint.Audited) {
 			continue
 		}
 		now := *old
 		now.Endpoint.Ingress, now.Endpoint.Egress, now.Endpoint.AwaitsStatus, now.Endpoint.Audited = in, out, awaits, audited
-		now.Endpoint.Unlisted = unlisted
 		c.localPods = nil
 		c.replacePod(old, &now)
 	}
 	if len(c.stale) > 0 {
 		c.chains.keep(c.allLocal())
 		clear(c.stale)
-		c.interest.chainsChanged(len(c.chains.built))
 	}
 }
 

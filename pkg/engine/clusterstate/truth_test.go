@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // truth is what really runs on two other nodes, and what n1 has heard of it.
@@ -230,4 +231,10 @@ func TestNoReportAllowsWhatTheTruthDenies(t *testing.T) {
 			}
 		}
 	}
+}
+
+func clusterPolicy(name, spec string) *proposed.ClusterNetworkPolicy {
+	p := &proposed.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	mustRead(spec, &p.Spec)
+	return p
 }

@@ -48,21 +48,6 @@ func (c *Cluster) followNewcomer(key podKey, p *compile.Pod) {
 	}
 }
 
-// Doubt records that a pod of another node has left its watch: it was deleted or its labels
-// changed. It reports whether verdicts may change.
-func (c *Cluster) Doubt(namespace, name string) bool {
-	key := podKey{namespace, name}
-	ns := c.namespaces[namespace]
-	if ns == nil || ns.pods[name] == nil || c.local[key] || ns.pods[name].Endpoint.Doubtful {
-		return false
-	}
-	old := ns.pods[name]
-	now := *old
-	now.Endpoint.Doubtful = true
-	c.replacePod(old, &now)
-	return c.matters(key, &now)
-}
-
 // awaitsStatus reports whether packets of p, a pod of this node, may have to wait until its status
 // has its addresses (CN-35): before that, other nodes cannot apply an administrator's rule that may
 // deny p's packets by its labels.

@@ -31,8 +31,7 @@ func TestDisputes(t *testing.T) {
 	pod := func(namespace string) *Endpoint {
 		return &Endpoint{Namespace: namespace, Name: "p", Version: NewVersion(), NamespaceLabels: NewLabels(nil)}
 	}
-	w, y, y2, z, left := pod("w"), pod("y"), pod("y"), pod("z"), pod("y")
-	left.Doubtful = true
+	w, y, y2, z := pod("w"), pod("y"), pod("y"), pod("z")
 	for _, tc := range []struct {
 		name    string
 		dispute Dispute
@@ -43,8 +42,6 @@ func TestDisputes(t *testing.T) {
 		{"both allowed", Dispute{Pods: []*Endpoint{y, y2}}, false, "allow", ""},
 		{"one isolated", Dispute{Pods: []*Endpoint{y, w}}, false, "deny", ""},
 		{"one denied", Dispute{Pods: []*Endpoint{y, z}}, false, "deny", ""},
-		{"one not listed any more", Dispute{Pods: []*Endpoint{y, left}}, false, "wait", ""},
-		{"one not listed any more, one denied", Dispute{Pods: []*Endpoint{left, z}}, false, "deny", ""},
 		{"here, allowed elsewhere", Dispute{Pods: []*Endpoint{y}, Here: true}, false, "wait", "allow"},
 		{"here, denied elsewhere", Dispute{Pods: []*Endpoint{z}, Here: true}, false, "deny", "deny"},
 		{"here, two elsewhere", Dispute{Pods: []*Endpoint{y, z}, Here: true}, false, "deny", "deny"},

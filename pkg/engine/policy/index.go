@@ -292,19 +292,16 @@ func (x *index) decideExempt(f *flow, m *match) (rule *Rule, exempt bool) {
 }
 
 // depends reports whether the decision about f may differ between no pod at the peer's address,
-// where rule decides, and one of who: because of the pod's labels or named ports, or because
-// learned names do not match pods.
+// where rule decides, and one of who.
 func (x *index) depends(who occupants, rule *Rule, f *flow, m *match) bool {
 	denied := rule.denies()
 	switch {
 	case (!denied || who&(newHere|newElsewhere) != 0) && x.mayDenyPeer(f, m):
 		return true
-	case !denied:
-		return x.dependsOnScope(f)
-	case who == newElsewhere:
-		return false // no rule for pods allows it (CN-35)
+	case !denied, who == newElsewhere: // no rule for pods allows it (CN-35)
+		return false
 	}
-	return x.mayAllowPeer(f, m) || who&unlisted != 0 && f.dst == nil && len(x.namedFor(f.proto)) > 0
+	return x.mayAllowPeer(f, m)
 }
 
 // mayDenyPeer reports whether unknown labels of the peer may get f denied: an administrator's rule
@@ -324,17 +321,6 @@ func (x *index) mayDenyPeer(f *flow, m *match) bool {
 // mayAllowPeer reports whether unknown labels of the peer may get f, which is denied, allowed.
 func (x *index) mayAllowPeer(f *flow, m *match) bool {
 	return x.peerMayMatch(x.mayAllowPods, len(x.rules), f, m)
-}
-
-// dependsOnScope reports whether f, which is allowed, may be denied if only Service names match the
-// peer, as is the case for a pod.
-func (x *index) dependsOnScope(f *flow) bool {
-	if f.names == nil || f.scope != allNames {
-		return false
-	}
-	narrowed, matched := *f, match{}
-	narrowed.scope = clusterNames
-	return !x.match(&narrowed, &matched) || x.decide(&narrowed, &matched).denies() || x.mayDenyPeer(&narrowed, &matched)
 }
 
 // peerMayMatch reports whether one of rules may match an unknown pod, the peer of f, before a rule

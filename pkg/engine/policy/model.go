@@ -32,12 +32,6 @@ type Endpoint struct {
 	// which read them there, cannot apply an administrator's rule that may deny its packets by its
 	// labels.
 	AwaitsStatus bool
-	// Unlisted reports for each direction whether some pods that the chain's rules name are not
-	// listed yet. An address without a known pod may belong to one of them.
-	Unlisted [directions]bool
-	// Doubtful is set for a pod of another node that has left its watch, because it was deleted or
-	// its labels changed. It is treated as not listed yet.
-	Doubtful bool
 	// Dispute is set for an address whose pod is not certain. Then no other field is set.
 	Dispute *Dispute
 	// Rejects is set if packets that policies of the pod deny are answered. It does not affect

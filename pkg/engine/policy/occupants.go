@@ -11,7 +11,7 @@ type end struct {
 	addr     netip.Addr
 	pod      netip.Addr // the address of the pod: addr, or that of the pod behind the interface
 	endpoint *Endpoint  // nil if pod is no known pod's
-	who      occupants  // who may be at addr if endpoint is nil, for any subject: unlisted, or noPod
+	who      occupants  // who may be at addr if endpoint is nil, for any subject: newHere, or noPod
 	dispute  *Dispute   // set if it is not certain which pod is at addr; endpoint is nil then
 	here     bool       // with dispute, a new pod of this node may be at addr
 	noHost   bool       // addr counts as no node's
@@ -21,7 +21,7 @@ type end struct {
 func (s *Snapshot) findDisputed(e *end, d *Dispute, routes Routes) {
 	e.here = d.Here && (routes == nil || !routes.LeadsAway(e.addr, s.m.Ranges, s.m.Local.all))
 	if !e.here && !d.NoPod && !d.NoHost && len(d.Pods) == 1 {
-		e.setPod(d.Pods[0])
+		e.endpoint = d.Pods[0]
 		return
 	}
 	e.dispute = d
@@ -63,7 +63,7 @@ func (s *Snapshot) evaluateDisputed(d Direction, q *Query, src, dst *end) (worst
 func (s *Snapshot) occupy(e *end, dispute *Dispute, i int, d Direction) bool {
 	e.who = noPod
 	if i < len(dispute.Pods) {
-		e.setPod(dispute.Pods[i])
+		e.endpoint = dispute.Pods[i]
 		return true
 	}
 	e.endpoint = nil
@@ -103,7 +103,6 @@ const noPod occupants = 0
 const (
 	newHere      occupants = 1 << iota // any pod of this node (NP-55)
 	newElsewhere                       // any pod of another node, as destination (CN-35)
-	unlisted                           // any pod that is not listed here, or no pod
 	newcomers                          // one of Unknown.Newcomers, or no pod (NP-61)
 )
 
@@ -112,9 +111,6 @@ func (s *Snapshot) possibleOccupants(d Direction, q *Query, subject, peer *end) 
 	who = peer.who
 	if s.m.Isolating[d] && s.shareRange(subject.pod, peer.addr) {
 		who |= newHere
-	}
-	if subject.endpoint.Unlisted[d] {
-		who |= unlisted
 	}
 	switch {
 	case d == Egress && s.m.Isolating[d] && s.m.PodRanges.contain(peer.addr):
@@ -156,7 +152,7 @@ func (s *Snapshot) newcomersDiffer(x *index, rule *Rule, f *flow) bool {
 	for _, e := range s.m.Newcomers {
 		withPeer, matched := *f, match{}
 		withPeer.peer = e
-		if e.Doubtful || !x.match(&withPeer, &matched) || x.decide(&withPeer, &matched).denies() != rule.denies() {
+		if !x.match(&withPeer, &matched) || x.decide(&withPeer, &matched).denies() != rule.denies() {
 			return true
 		}
 	}
@@ -178,7 +174,7 @@ func (r *Rule) undecided(d Direction, who occupants) Decision {
 
 // mayBeElsewhere reports whether a pod of another node is, or may be, at dst, to which src sends.
 func (s *Snapshot) mayBeElsewhere(src *Endpoint, dst *end) bool {
-	if dst.endpoint != nil && !s.IsLocal(dst.pod) || src.Unlisted[Egress] {
+	if dst.endpoint != nil && !s.IsLocal(dst.pod) {
 		return true
 	}
 	return dst.endpoint == nil && (dst.dispute != nil || dst.who != noPod || s.m.PodRanges.contain(dst.addr))

@@ -62,8 +62,7 @@ func (s *Snapshot) scopeOf(a netip.Addr, own bool) scope {
 // isInside reports whether a is the address of a pod or of a node. An address in a pod range counts
 // as that of an unknown pod.
 func (s *Snapshot) isInside(a netip.Addr) bool {
-	e := s.m.Endpoints.At(a)
-	return e != nil && !e.Doubtful || s.m.Hosts[a] != nil || s.m.PodRanges.contain(a) || s.inRanges(a)
+	return s.m.Endpoints.At(a) != nil || s.m.Hosts[a] != nil || s.m.PodRanges.contain(a) || s.inRanges(a)
 }
 
 // isSpecial reports whether a DNS name never legitimately stands for a: addresses with a meaning

@@ -49,11 +49,9 @@ func (n anyAddress) Names(_, _ netip.Addr) *Names { return n.names }
 // TestNamesMatchNoPods allows pod a to reach domain names and nothing else. The owner of each
 // address is the one known when the packet is evaluated.
 func TestNamesMatchNoPods(t *testing.T) {
-	const denied, allowed, waits = "denied", "allowed", "waits"
+	const denied, allowed = "denied", "allowed"
 	named := Peer{Domains: []Domain{{Name: "a.test"}, {Name: "local", Below: true}}}
 	external, service, both := Names{"a.test"}, Names{"b.x.svc.cluster.local"}, Names{"a.test", "b.x.svc.cluster.local"}
-	unlisted := func(s *Snapshot) { s.m.Endpoints.At(addrA).Unlisted[Egress] = true }
-	doubtful := func(s *Snapshot) { s.m.Endpoints.At(addrC).Doubtful = true }
 	becomes := func(m func(*Model)) func(*Snapshot) { return func(s *Snapshot) { m(&s.m) } }
 	pod := becomes(func(m *Model) {
 		edit := m.Endpoints.Edit()
@@ -91,10 +89,6 @@ func TestNamesMatchNoPods(t *testing.T) {
 		{name: "an address that becomes a pod's", to: addrWeb, knows: external, edit: pod, want: denied, refused: true},
 		{name: "an address that becomes a node's", to: addrWeb, knows: external, edit: node, want: denied, refused: true},
 		{name: "a range that becomes pods'", to: addrWeb, knows: external, edit: inRange, want: denied, refused: true},
-		{name: "pods are not listed yet", to: addrWeb, knows: external, edit: unlisted, want: waits},
-		{name: "pods are not listed yet, a name of a Service", to: addrWeb, knows: service, edit: unlisted, want: allowed},
-		{name: "pods are not listed yet, and no name", to: addrWeb, knows: nil, edit: unlisted, want: denied},
-		{name: "a pod that may be gone", to: addrC, knows: external, edit: doubtful, want: waits},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := snapshot(nil, &Chain{Rules: []Rule{rule(AdminTier, Allow, slices.Concat([]Peer{named}, tc.peers)...), rule(AdminTier, Deny)}})
@@ -112,10 +106,7 @@ func TestNamesMatchNoPods(t *testing.T) {
 			}
 			d := s.Evaluate(q)
 			got := denied
-			switch {
-			case d.Reason == UnknownPod:
-				got = waits
-			case d.Allowed():
+			if d.Allowed() {
 				got = allowed
 			}
 			if got != tc.want {
@@ -124,33 +115,12 @@ func TestNamesMatchNoPods(t *testing.T) {
 			if s.Lasting(q, d) {
 				t.Error("the decision is lasting")
 			}
-			if got := !d.Allowed() && d.Reason != UnknownPod && s.NamesRefused(q); got != tc.refused {
+			if got := !d.Allowed() && s.NamesRefused(q); got != tc.refused {
 				t.Errorf("NamesRefused is %v", got)
 			}
 			if e := s.Explain(q); e.Decision != d {
 				t.Errorf("explained %v, evaluated %v", e.Decision, d)
 			}
 		})
-	}
-}
-
-// TestNamesBeforeARuleForPods allows pod a to reach domain names and then denies some pods. While
-// pods are not listed, a name may stand for the address of a denied pod.
-func TestNamesBeforeARuleForPods(t *testing.T) {
-	s := snapshot(nil, &Chain{Rules: []Rule{rule(AdminTier, Allow, Peer{Domains: []Domain{{Name: "a.test"}, {Name: "local", Below: true}}}), rule(AdminTier, Deny, pods("pod=c"))}})
-	for _, tc := range []struct {
-		unlisted bool
-		name     string
-		want     Wait
-	}{
-		{false, "a.test", NoWait},
-		{true, "a.test", ShortWait},
-		{true, "b.x.svc.cluster.local", NoWait},
-	} {
-		s.m.Endpoints.At(addrA).Unlisted[Egress] = tc.unlisted
-		d := s.Evaluate(Query{Packet: tcp(addrA, addrWeb, 443), Learned: anyAddress{&Names{tc.name}}})
-		if d.Wait() != tc.want || d.Allowed() != (tc.want == NoWait) {
-			t.Errorf("unlisted %v, %s: %v", tc.unlisted, tc.name, d)
-		}
 	}
 }

@@ -132,19 +132,7 @@ func (s *Snapshot) find(e *end, a, behind netip.Addr, routes Routes) {
 		s.findDisputed(e, at.Dispute, routes)
 		return
 	}
-	e.setPod(s.Endpoint(e.pod))
-}
-
-// setPod sets the pod at e, nil for none.
-func (e *end) setPod(pod *Endpoint) {
-	e.endpoint = nil
-	switch {
-	case pod == nil:
-	case pod.Doubtful:
-		e.who = unlisted
-	default:
-		e.endpoint = pod
-	}
+	e.endpoint = s.Endpoint(e.pod)
 }
 
 // Evaluate decides about a packet: the source's egress chain and the destination's ingress chain
@@ -390,7 +378,7 @@ func (s *Snapshot) SelectedToHost() []netip.Addr { return s.m.Local.toHost }
 func (s *Snapshot) Closed(d Direction) []netip.Addr {
 	var closed []netip.Addr
 	for _, a := range s.Selected(d) {
-		if e := s.Endpoint(a); e != nil && !e.Doubtful && e.chain(d).deniesAll(a) {
+		if e := s.Endpoint(a); e != nil && e.chain(d).deniesAll(a) {
 			closed = append(closed, a)
 		}
 	}

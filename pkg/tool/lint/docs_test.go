@@ -34,7 +34,7 @@ func TestDocument(t *testing.T) {
 	cluster := read(t, "cluster.yaml")
 	for _, r := range Rules {
 		bad, good := read(t, r.ID, "bad.yaml"), read(t, r.ID, "good.yaml")
-		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", r.ID, wrapped(fmt.Sprintf("%v: %s. %s", severityOf(r), lowerFirst(r.Title), r.Why)))
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", r.ID, wrapped(fmt.Sprintf("%v: %s. %s", r.Severity.String(), lowerFirst(r.Title), r.Why)))
 		b.WriteString("```diff\n")
 		if r.check != nil {
 			for _, f := range Check(input(t, cluster, bad)) {
@@ -126,13 +126,6 @@ func wrapped(text string) string {
 		column += len(word)
 	}
 	return b.String()
-}
-
-func severityOf(r *Rule) string {
-	if r.Off {
-		return r.Severity.String() + ", off by default (`--enable " + r.ID + "`)"
-	}
-	return r.Severity.String()
 }
 
 func lowerFirst(s string) string {

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -166,31 +165,6 @@ func emptyPeers(c *cluster) {
 		for i, r := range p.network.Spec.Egress {
 			if r.To != nil && len(r.To) == 0 {
 				c.find(p, fmt.Sprintf("spec.egress[%d].to", i), "", "the list is empty: every peer is allowed")
-			}
-		}
-	}
-}
-
-// followsEveryPod finds rules that make nodes watch every pod, although they might watch
-// only the pods that rules name. It leaves named ports of addresses to namedPort. It does
-// not report a Pass, which nothing can replace.
-func followsEveryPod(c *cluster) {
-	for _, p := range c.policies {
-		if unreadable(p) {
-			continue
-		}
-		for d, r := range p.rules {
-			if d == policy.Egress && clusterstate.AsksForPorts(r) && !onlyAddresses(r) {
-				c.find(p, ruleField(d, r), "Write the number of the port, or select the pods that declare it.", "every pod may declare the named port")
-			}
-			for i := range r.Peers {
-				switch s := r.Peers[i].Pods; {
-				case s == nil, r.Action == policy.Pass:
-				case isEveryPod(s):
-					c.find(p, peerField(d, r, i), "", "every pod is a peer")
-				case d == policy.Egress && clusterstate.StopsPods(r):
-					c.find(p, peerField(d, r, i), "Write a rule of ingress of these peers.", "egress to pods is denied: packets to an address wait until it is known whether one of these has it")
-				}
 			}
 		}
 	}

@@ -10,9 +10,6 @@ type Rule struct {
 	Title    string   // describes the mistake in one line
 	Why      string   // why it is a mistake
 	Fix      string   // what to write instead, unless a finding has a better fix
-	// Off is set for rules about the cost of agents rather than mistakes. Commands show their
-	// findings only on request.
-	Off bool
 
 	// check adds the findings of the rule. It is nil if they come from elsewhere: from reading
 	// files, from the agents' compiler or from comments in files.
@@ -279,12 +276,6 @@ var Rules = []*Rule{
 		Title: "An administrator's policy without rules",
 		Why:   "Administrators' policies do not isolate pods. Without rules they have no effect.",
 		Fix:   "Add rules. To deny everything write a rule that denies it.",
-	},
-	{
-		ID: "follows-every-pod", Severity: Info, Off: true, check: followsEveryPod,
-		Title: "A rule that makes nodes watch every pod",
-		Why:   "Each node with a pod of the policy has to know every pod of the cluster to evaluate the rule. With --pod-watches=needed it watches all of them, instead of those that rules name.",
-		Fix:   "Select the peers more narrowly, or use blocks or networks with the ranges of the pods.",
 	},
 	{
 		ID: IgnoreComment, Severity: Warning,

@@ -28,7 +28,6 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/conformance/cluster"
-	"sigs.k8s.io/kube-network-policies/tests/model/needed"
 	"sigs.k8s.io/kube-network-policies/tests/packets/backend"
 )
 
@@ -51,7 +50,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.suites, "suites", "v0.1.7,v0.2.0,v0.3.0", "releases of the suite, separated by commas")
 	flag.StringVar(&o.clusters, "clusters", names(clusters), "clusters to run on, separated by commas")
-	flag.StringVar(&o.networks, "networks", "compiled,needed,oracle", "networks of their pods, separated by commas: "+names(networks))
+	flag.StringVar(&o.networks, "networks", "compiled,oracle", "networks of their pods, separated by commas: "+names(networks))
 	flag.StringVar(&o.agent, "agent", "", "netns: the agent's binary")
 	flag.StringVar(&o.run, "run", "", "run only the tests whose name matches this regular expression")
 	flag.DurationVar(&o.silence, "silence", 500*time.Millisecond, "how long a connection may be without an answer until it counts as denied")
@@ -81,7 +80,6 @@ var networks = map[string]func(context.Context, options) (network, error){
 	"compiled": func(context.Context, options) (network, error) {
 		return newEvaluated(compiled(clusterstate.Compile)), nil
 	},
-	"needed": func(context.Context, options) (network, error) { return newEvaluated(compiled(needed.Compile)), nil },
 	"oracle": func(context.Context, options) (network, error) { return newEvaluated(byOracle), nil },
 	"netns":  func(ctx context.Context, o options) (network, error) { return newPackets(ctx, o.agent) },
 	"netns-asking": func(ctx context.Context, o options) (network, error) {

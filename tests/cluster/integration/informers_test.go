@@ -62,21 +62,6 @@ func TestObjectsReachTheSnapshot(t *testing.T) {
 	})
 }
 
-// TestNeededPodsReachTheSnapshot does the same without a watch of all pods.
-func TestNeededPodsReachTheSnapshot(t *testing.T) {
-	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
-		c := newCluster(t, plane)
-		var seen requests
-		objectsReach(t, c, newNeededView(t, seen.note(plane.Admin()), c.node))
-		all := seen.matching(func(q request) bool {
-			return q.path == "/api/v1/pods" && !strings.HasPrefix(q.fieldSelector, "spec.nodeName=") && q.labelSelector == ""
-		})
-		if len(all) > 0 {
-			t.Errorf("all pods are requested: %v", all)
-		}
-	})
-}
-
 // objectsReach changes a cluster in every way that v shows.
 func objectsReach(t *testing.T, c *cluster, v *view) {
 	t.Helper()

@@ -74,14 +74,6 @@ func newViewOf(t *testing.T, config *rest.Config, node string, kinds []*compile.
 	return startView(t, must[*clusterwatch.APIServer](t)(clusterwatch.Connect(config)), clusterwatch.Config{NodeName: node, Kinds: kinds}, claims...)
 }
 
-// newNeededView watches pods of other nodes only if policies of the node's own pods need
-// them.
-func newNeededView(t *testing.T, config *rest.Config, node string, claims ...claim) *view {
-	t.Helper()
-	source := must[*clusterwatch.APIServer](t)(clusterwatch.Connect(config))
-	return startView(t, source, clusterwatch.Config{NodeName: node, Kinds: []*compile.Kind{}, NeededPods: source.Pods}, claims...)
-}
-
 func startView(t *testing.T, source *clusterwatch.APIServer, cfg clusterwatch.Config, claims ...claim) *view {
 	t.Helper()
 	v := &view{t: t, changed: make(chan struct{}), claims: claims}

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-	"sigs.k8s.io/kube-network-policies/tests/model/needed"
 	"sigs.k8s.io/kube-network-policies/tests/model/oracle"
 	"sigs.k8s.io/kube-network-policies/tests/model/random"
 )
@@ -90,28 +89,6 @@ var unknowns = []struct {
 		u := unknown{addr: g.unused(there), who: []*corev1.Pod{nil}, from: true, to: true}
 		u.c = c.With(pod, u.addr)
 		u.snapshot = clusterstate.Compile(input(u.c))
-		return u
-	}},
-	{"not watched any more", func(g *gen, c oracle.Cluster) unknown {
-		u := unknown{addr: g.unused(there), who: g.someOn(there), from: true, to: true}
-		u.c = c.With(u.who[0], u.addr)
-		followed := clusterstate.New(clusterstate.Config{NodeName: here, Features: input(c).Features})
-		for _, o := range objectsOf(u.c) {
-			followed.Set(setting(o))
-		}
-		followed.Doubt(u.who[0].Namespace, u.who[0].Name)
-		u.snapshot = followed.Snapshot()
-		return u
-	}},
-	{"not needed until now", func(g *gen, c oracle.Cluster) unknown {
-		g.crowd(&c)
-		g.giveEachItsOwn(&c)
-		narrow := needed.New(input(c))
-		narrow.Snapshot()
-		listed := slices.DeleteFunc(clusterstate.Cover(narrow.Needs(), 1+g.IntN(8)), func(clusterstate.PodSet) bool { return g.OneIn(2) })
-		needed.List(narrow, listed, c.Pods)
-		u := unknown{c: c, snapshot: narrow.Snapshot(), addr: g.unused(there), from: true, to: true}
-		u.who = slices.DeleteFunc(g.someOn(there), func(pod *corev1.Pod) bool { return needed.InAny(listed, pod) })
 		return u
 	}},
 }

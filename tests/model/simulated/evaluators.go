@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
-	"sigs.k8s.io/kube-network-policies/tests/model/needed"
 	"sigs.k8s.io/kube-network-policies/tests/model/oracle"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -21,11 +20,6 @@ import (
 // Compiled evaluates like the agent.
 func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	return evaluate(clusterstate.Compile(input(node, state, nodes)))
-}
-
-// CompiledNeeded evaluates like an agent that watches only the pods that it needs.
-func CompiledNeeded(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
-	return evaluate(needed.Compile(input(node, state, nodes)))
 }
 
 func input(node string, state *netpol.State, nodes []*corev1.Node) clusterstate.Input {

@@ -14,11 +14,6 @@ func TestSimulated(t *testing.T) {
 	netpol.Runner{Backend: simulated.New(simulated.Compiled)}.Run(t, scenarios.All()...)
 }
 
-// TestSimulatedWithNeededPods does the same for --pod-watches=needed.
-func TestSimulatedWithNeededPods(t *testing.T) {
-	netpol.Runner{Backend: simulated.New(simulated.CompiledNeeded)}.Run(t, scenarios.All()...)
-}
-
 func TestSimulatedAmongManyRules(t *testing.T) {
 	netpol.Runner{Backend: simulated.New(simulated.CompiledLong)}.Run(t, scenarios.All()...)
 }

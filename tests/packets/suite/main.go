@@ -27,7 +27,6 @@ func command() suite.Command {
 		Default: "simulated",
 		Backends: map[string]suite.NewBackend{
 			"simulated":       func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Compiled), nil },
-			"needed":          func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.CompiledNeeded), nil },
 			"oracle":          func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Oracle), nil },
 			"netns":           func(ctx context.Context) (netpol.Backend, error) { return backend.New(ctx) },
 			"netns-asking":    func(ctx context.Context) (netpol.Backend, error) { return backend.New(ctx, "--remember-verdicts=0") },

@@ -45,17 +45,9 @@ func newChurn(server *apiserver.Server, s size) *churn {
 	}
 }
 
-// changer changes a cluster.
-type changer interface {
-	change() error // makes the next change
-	changes() int  // so far
-}
-
-func (c *churn) changes() int { return c.done }
-
 // keepChanging makes perSecond changes each second until ctx ends.
-func keepChanging(ctx context.Context, c changer, perSecond int) error {
-	began, before := time.Now(), c.changes()
+func keepChanging(ctx context.Context, c *churn, perSecond int) error {
+	began, before := time.Now(), c.done
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -64,7 +56,7 @@ func keepChanging(ctx context.Context, c changer, perSecond int) error {
 			return nil
 		case <-ticker.C:
 		}
-		for c.changes()-before < int(time.Since(began).Seconds()*float64(perSecond)) && ctx.Err() == nil {
+		for c.done-before < int(time.Since(began).Seconds()*float64(perSecond)) && ctx.Err() == nil {
 			if err := c.change(); err != nil {
 				return err
 			}

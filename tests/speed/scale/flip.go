@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/speed/bench/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/model"
 )
 
 // The client is a pod of another node, in a namespace that all clusters have. Its label
@@ -32,7 +31,7 @@ const (
 )
 
 func (e *environment) clientPod(label string) *corev1.Pod {
-	p := model.NewPod(cluster.NamespaceName(1), clientName, "probes", clientNode, e.client.Addrs...)
+	p := newPod(cluster.NamespaceName(1), clientName, "probes", clientNode, e.client.Addrs...)
 	return relabelled(p, clientLabel, label)
 }
 

@@ -24,7 +24,6 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/model"
 )
 
 // The main thread stays in its namespace, see load.Inside.
@@ -41,8 +40,6 @@ func main() {
 	flag.IntVar(&o.flips, "flips", 100, "changes of each kind whose latency is measured")
 	flag.BoolVar(&o.lists, "lists", false, "serve no streamed lists, as API servers before Kubernetes 1.34")
 	flag.BoolVar(&o.short, "short", false, "measure a small cluster for a short time, as a smoke test")
-	flag.BoolVar(&o.needed, "needed", false, "compare agents with --pod-watches=needed and without, in modelled clusters of 150,000 pods, and measure nothing else")
-	flag.BoolVar(&o.simulate, "simulate", false, "print what nodes of these clusters ask for with --pod-watches=needed, without agents, and nothing else")
 	heapOf := flag.String("heap-of", "", "print the heap of a process that holds the cluster of this kubeconfig, and nothing else")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -70,8 +67,6 @@ type options struct {
 	during       time.Duration
 	flips        int
 	lists, short bool
-	needed       bool
-	simulate     bool
 }
 
 // validate reports every flag with an invalid value.
@@ -104,26 +99,11 @@ func (o options) shortened() options {
 	return o
 }
 
-// modelled returns the configuration of the modelled cluster.
-func (o options) modelled() model.Config {
-	if o.short {
-		return model.Config{Nodes: 100, Pods: 3000, Namespaces: 100}
-	}
-	return model.Large
-}
-
 // run measures everything and prints it on out.
 func run(ctx context.Context, out io.Writer, o options) error {
 	o = o.shortened()
-	if o.simulate {
-		simulate(out, o.modelled())
-		return nil
-	}
 	if err := errors.Join(o.validate(), lab.Check()); err != nil {
 		return err
-	}
-	if o.needed {
-		return o.compare(ctx, out)
 	}
 	return o.measured(ctx, out, o.size.fill, func(ctx context.Context, m *measurement) error {
 		for _, step := range []func(context.Context) error{m.heap, m.start, m.load, m.revoking, m.changing, m.calm, m.busy} {
@@ -147,7 +127,7 @@ func (o options) measured(ctx context.Context, out io.Writer, fill func(*apiserv
 			return err
 		}
 	}
-	m := &measurement{environment: e, options: o, out: out, client: e.api.Client("")}
+	m := &measurement{environment: e, options: o, out: out, client: e.api.Client()}
 	if err := steps(ctx, m); err != nil {
 		if m.agent != nil {
 			err = fmt.Errorf("%w; the agent's log:\n%s", err, m.agent.Log())

@@ -26,7 +26,7 @@ type measurement struct {
 	out    io.Writer
 	client *apiserver.Client // the agent, as seen by the API server
 	agent  *lab.Agent
-	churn  changer
+	churn  *churn
 	perPod int     // in bytes
 	usage  []value // CPU time and traffic while the cluster changes
 }
@@ -62,7 +62,7 @@ func (m *measurement) heap(ctx context.Context) error {
 
 // start starts the agent, prints its costs, and begins to change the cluster.
 func (m *measurement) start(ctx context.Context) error {
-	s, err := m.startAgent(ctx, "")
+	s, err := m.startAgent(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,16 +77,15 @@ type startup struct {
 	lists        []apiserver.List
 }
 
-// startAgent starts an agent whose request paths begin with prefix, and waits until it is
-// ready.
-func (m *measurement) startAgent(ctx context.Context, prefix string, args ...string) (s startup, err error) {
-	path, err := m.kubeconfig("agent", prefix)
+// startAgent starts an agent and waits until it is ready.
+func (m *measurement) startAgent(ctx context.Context) (s startup, err error) {
+	path, err := m.kubeconfig("agent", "")
 	if err != nil {
 		return s, err
 	}
 	before := len(m.client.Lists())
 	s.began = time.Now()
-	m.agent, err = m.node.StartAgent(lab.AgentConfig{Binary: m.options.agent, Args: append(args, "--kubeconfig", path)})
+	m.agent, err = m.node.StartAgent(lab.AgentConfig{Binary: m.options.agent, Args: []string{"--kubeconfig", path}})
 	if err != nil {
 		return s, err
 	}
@@ -166,7 +165,7 @@ type account struct {
 }
 
 func (m *measurement) account(ctx context.Context) (a account, err error) {
-	a = account{at: time.Now(), changes: m.churn.changes(), watches: m.client.Watches(), sent: m.client.Sent(), events: m.client.Events()}
+	a = account{at: time.Now(), changes: m.churn.done, watches: m.client.Watches(), sent: m.client.Sent(), events: m.client.Events()}
 	if a.cpu, err = process.CPUTime(m.agent.PID()); err != nil {
 		return a, err
 	}

@@ -12,7 +12,6 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/tests/speed/bench/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/model"
 )
 
 const (
@@ -40,10 +39,10 @@ func (s size) pod(i, life int) *corev1.Pod {
 	namespace := cluster.NamespaceName(i / 10 % s.namespaces)
 	name := fmt.Sprintf("web-%s-%06d-%d", set, i, life)
 	if i < perNode {
-		return model.NewPod(namespace, name, set, ownNode,
+		return newPod(namespace, name, set, ownNode,
 			netip.AddrFrom4([4]byte{10, 244, 1, byte(100 + i)}), netip.MustParseAddr(fmt.Sprintf("fd00:10:244:1::%x", 100+i)))
 	}
-	return model.NewPod(namespace, name, set, fmt.Sprintf("node-%d", 1+i/perNode),
+	return newPod(namespace, name, set, fmt.Sprintf("node-%d", 1+i/perNode),
 		netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), netip.MustParseAddr(fmt.Sprintf("fd00::%x:%x", i>>16, i&0xffff)))
 }
 

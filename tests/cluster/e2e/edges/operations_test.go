@@ -58,7 +58,6 @@ var conditionalMetrics = []string{
 	"netpol_findings",                     // policies with parts that are not enforced
 	"netpol_kind_served",                  // administrators' kinds
 	"netpol_manifest_errors",              // --manifests
-	"netpol_pod_watches",                  // --pod-watches
 	"netpol_startup_taint_removals_total", // --startup-taint
 }
 

@@ -26,14 +26,6 @@ const (
 	busyPod      = "BusyPodChange/policies=10000/pods=100000"
 	busyPolicy   = "BusyPolicyChange/policies=10000/pods=100000"
 	start        = "Start/policies=10000/pods=100000"
-
-	askedEqual    = "Asked/equal/everyone=0%/pods=150000"
-	askedZipf     = "Asked/zipf/everyone=0%/pods=150000"
-	askedByLabel  = "Asked/zipf-by-label/everyone=0%/pods=150000"
-	askedEveryone = "Asked/equal/everyone=1%/pods=150000"
-
-	agentEqual = "Agent/equal/everyone=0%/pods=150000"
-	agentZipf  = "Agent/zipf/everyone=0%/pods=150000"
 )
 
 // sameWork is the ratio up to which amounts of work count as the same. A hundred thousand
@@ -206,63 +198,6 @@ var goals = []goal{
 		"start with 100,000 pods and 10,000 policies: first snapshot enforced after the last list arrives", "≤ 2 s",
 		[]check{{samplesOf(start, "ns/op"), "%.2f", " s", sec, atMost(2e9)}},
 	},
-	{
-		"what an agent with needed pods asks for, of what all pods are, 150,000 pods, namespaces of one size", "≤ 1/20 of objects, events and bytes",
-		asked(askedEqual, atMost(100./20)),
-	},
-	{
-		"the same, sizes of namespaces as 1, 1/2, 1/3, …", "≤ 1/5",
-		asked(askedZipf, atMost(100./5)),
-	},
-	{
-		"the same, large namespaces with policies for each application", "≤ 1/5",
-		asked(askedByLabel, atMost(100./5)),
-	},
-	{
-		"namespaces of one size, 1 % with a rule for all pods", "no goal",
-		asked(askedEveryone, nil),
-	},
-	{
-		"an agent with needed pods, of one with all pods beside it, 150,000 pods, 1,000 changes/s, namespaces of one size", "≤ 1/20 of pods of lists, of events and of bytes, ≤ 1/5 of the memory above an agent without pods and of CPU, p99 of a change not worse",
-		needed(agentEqual, atMost(1./20), atMost(1./5)),
-	},
-	{
-		"the same, sizes of namespaces as 1, 1/2, 1/3, …", "≤ 1/5 of pods of lists, of events and of bytes, p99 of a change not worse",
-		needed(agentZipf, atMost(1./5), nil),
-	},
-}
-
-// notWorse is the ratio up to which a latency counts as not worse. Rounds differ by that
-// much.
-const notWorse = 1.1
-
-// needed compares an agent that watches needed pods with one that watches all, in one
-// cluster.
-func needed(cluster string, asked, used bound) []check {
-	part, whole, none := cluster+"/needed", cluster+"/all", cluster+"/none"
-	return []check{
-		{ratio(part, whole, "listed-pods"), "%.3f", " of pods", 1, asked},
-		{ratio(part, whole, "events/s"), "%.3f", " of events", 1, asked},
-		{ratio(part, whole, "watch-B/s"), "%.3f", " of bytes", 1, asked},
-		{added(part, whole, none, "rss-B"), "%.2f", " of memory", 1, used},
-		{ratio(part, whole, "core-percent"), "%.2f", " of CPU", 1, used},
-		{ratio(part, whole, "p99-ns"), "%.2f", " of p99", 1, atMost(notWorse)},
-		{samplesOf(part, "p50-ns"), "%.1f", " ms p50", milli, nil},
-		{samplesOf(part, "p99-ns"), "%.1f", " ms p99", milli, nil},
-		{samplesOf(part, "watches"), "%.0f", " watches", 1, nil},
-	}
-}
-
-// asked is what nodes ask for in a modelled cluster, on average.
-func asked(measurement string, holds bound) []check {
-	return []check{
-		{samplesOf(measurement, "objects-percent"), "%.1f", " % of objects", 1, holds},
-		{samplesOf(measurement, "named-percent"), "%.1f", " % of objects are named by rules", 1, nil},
-		{samplesOf(measurement, "events-percent"), "%.1f", " % of events", 1, holds},
-		{samplesOf(measurement, "bytes-percent"), "%.1f", " % of bytes", 1, holds},
-		{samplesOf(measurement, "watches"), "%.0f", " watches", 1, nil},
-		{samplesOf(measurement, "watch-all-percent"), "%.0f", " % of nodes watch all pods", 1, nil},
-	}
 }
 
 // slower compares the agent's latencies with those of an accept rule, and shows the agent's

@@ -2,7 +2,7 @@
 // a node agent like a real one: in protobuf, with streamed lists, one frame for each event,
 // and with requests for a namespace, for labels and for fields. Objects are kept encoded,
 // so that serving them costs little compared with what is measured. It stores nothing that
-// clients send, and counts what it sends to each of them.
+// clients send, and counts what it sends.
 //
 // The fakes of pkg/cluster/clusterwatch (faults, compaction, no network) and of
 // pkg/status/statustest (writes and field managers, JSON) keep objects decoded and share
@@ -59,12 +59,11 @@ type Server struct {
 	version uint64
 	kinds   map[string]*kind
 	byType  map[reflect.Type]*kind
-	clients map[string]*Client
+	client  Client
 }
 
-// Client counts what was sent to the clients whose paths begin with the prefix of one name.
+// Client counts what was sent to all clients.
 type Client struct {
-	name    string
 	sent    atomic.Int64 // bytes of bodies
 	events  atomic.Int64 // of watches, without those of lists
 	watches atomic.Int64 // open watches
@@ -110,7 +109,7 @@ func newKind(example, list runtime.Object) *kind {
 
 // New returns an empty Server.
 func New() *Server {
-	s := &Server{Streaming: true, version: 1, kinds: kindsByPath(), byType: map[reflect.Type]*kind{}, clients: map[string]*Client{}}
+	s := &Server{Streaming: true, version: 1, kinds: kindsByPath(), byType: map[reflect.Type]*kind{}}
 	for _, k := range s.kinds {
 		s.byType[reflect.TypeOf(k.example)] = k
 	}
@@ -161,21 +160,8 @@ func (s *Server) change(typ watch.EventType, o Object) (time.Time, error) {
 	return visible, nil
 }
 
-// Client returns the client of a name. Requests belong to it if their paths begin with
-// Prefix; all others belong to the client without a name.
-func (s *Server) Client(name string) *Client {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.clients[name] == nil {
-		s.clients[name] = &Client{name: name}
-	}
-	return s.clients[name]
-}
-
-const clientPrefix = "/clients/"
-
-// Prefix returns the beginning of the paths of the client's requests.
-func (c *Client) Prefix() string { return clientPrefix + c.name }
+// Client returns what the clients have asked for and were sent.
+func (s *Server) Client() *Client { return &s.client }
 
 // Sent returns the number of bytes sent to the client.
 func (c *Client) Sent() int64 { return c.sent.Load() }
@@ -197,13 +183,7 @@ func (c *Client) Lists() []List {
 const WithoutPods = "/without-pods"
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path, client := r.URL.Path, ""
-	if rest, ok := strings.CutPrefix(path, clientPrefix); ok {
-		client, path, _ = strings.Cut(rest, "/")
-		path = "/" + path
-	}
-	path, bare := strings.CutPrefix(path, WithoutPods)
-	path, namespace := cutNamespace(path)
+	path, bare := strings.CutPrefix(r.URL.Path, WithoutPods)
 	k := s.kinds[path]
 	if k == nil || r.Method != http.MethodGet {
 		http.NotFound(w, r)
@@ -213,12 +193,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		k = newKind(k.example, k.list)
 	}
 	query := r.URL.Query()
-	selected, err := newSelection(namespace, query.Get("labelSelector"), query.Get("fieldSelector"))
+	selected, err := newSelection(query.Get("fieldSelector"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	c := &call{Server: s, client: s.Client(client), kind: k, w: w, r: r, selected: selected}
+	c := &call{Server: s, client: &s.client, kind: k, w: w, r: r, selected: selected}
 	switch streamed := query.Get("sendInitialEvents") == "true"; {
 	case query.Get("watch") == "":
 		c.sendList()
@@ -234,17 +214,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		c.watch(from)
 	}
-}
-
-// cutNamespace returns the path without a namespace, and the namespace if there is one.
-func cutNamespace(path string) (all, namespace string) {
-	const part = "/namespaces/"
-	before, rest, found := strings.Cut(path, part)
-	namespace, resource, ok := strings.Cut(rest, "/")
-	if !found || !ok {
-		return path, ""
-	}
-	return before + "/" + resource, namespace
 }
 
 var encoder = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)

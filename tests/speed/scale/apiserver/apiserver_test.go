@@ -111,7 +111,7 @@ func TestClientsFollowTheServer(t *testing.T) {
 			pods.until(t, "a=2 c=1")
 			own.until(t, "b=")
 			var listed []string
-			for _, l := range s.Client("").Lists() {
+			for _, l := range s.Client().Lists() {
 				listed = append(listed, fmt.Sprint(l.Kind, l.Objects))
 			}
 			slices.Sort(listed)
@@ -132,7 +132,7 @@ func TestWithoutPods(t *testing.T) {
 	pods := follow(t, url+WithoutPods, "pods", &corev1.Pod{}, fields.Everything())
 	nodes := follow(t, url+WithoutPods, "nodes", &corev1.Node{}, fields.Everything())
 	nodes.until(t, "a=")
-	for s.Client("").Watches() < 2 {
+	for s.Client().Watches() < 2 {
 		time.Sleep(time.Millisecond)
 	}
 	pods.until(t, "")

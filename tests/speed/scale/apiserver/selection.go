@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -17,13 +16,12 @@ const nodeField = "spec.nodeName"
 // attributes are the attributes by which requests select an object. They implement
 // fields.Fields.
 type attributes struct {
-	namespace, name string
-	node            string // of a pod
-	labels          labels.Set
+	name string
+	node string // of a pod
 }
 
 func attributesOf(o Object) attributes {
-	a := attributes{namespace: o.GetNamespace(), name: o.GetName(), labels: o.GetLabels()}
+	a := attributes{name: o.GetName()}
 	if pod, ok := o.(*corev1.Pod); ok {
 		a.node = pod.Spec.NodeName
 	}
@@ -45,17 +43,9 @@ func (a attributes) Get(field string) string {
 }
 
 // selection is the set of objects that a request selects.
-type selection struct {
-	namespace string // empty for all
-	labels    labels.Selector
-	fields    fields.Selector
-}
+type selection struct{ fields fields.Selector }
 
-func newSelection(namespace, byLabels, byFields string) (s selection, err error) {
-	s.namespace = namespace
-	if s.labels, err = labels.Parse(byLabels); err != nil {
-		return s, fmt.Errorf("labelSelector: %w", err)
-	}
+func newSelection(byFields string) (s selection, err error) {
 	if s.fields, err = fields.ParseSelector(byFields); err != nil {
 		return s, fmt.Errorf("fieldSelector: %w", err)
 	}
@@ -69,8 +59,7 @@ func newSelection(namespace, byLabels, byFields string) (s selection, err error)
 
 // has reports whether the selection contains o.
 func (s selection) has(o object) bool {
-	return o.encoded != nil && (s.namespace == "" || s.namespace == o.namespace) &&
-		s.labels.Matches(o.labels) && s.fields.Matches(o.attributes)
+	return o.encoded != nil && s.fields.Matches(o.attributes)
 }
 
 // frameOf returns an event as a client with this selection sees it, or nil if the client

@@ -1,4 +1,4 @@
-package model
+package main
 
 import (
 	"fmt"
@@ -59,9 +59,9 @@ func container(name string, port int32) corev1.Container {
 	return c
 }
 
-// NewPod returns a running pod with two containers and the labels and owner of a replica.
+// newPod returns a running pod with two containers and the labels and owner of a replica.
 // It shares data with other pods that must not be changed.
-func NewPod(namespace, name, set, node string, addrs ...netip.Addr) *corev1.Pod {
+func newPod(namespace, name, set, node string, addrs ...netip.Addr) *corev1.Pod {
 	p := replica
 	p.Namespace, p.Name = namespace, name
 	p.UID = types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012s", name))
@@ -71,17 +71,9 @@ func NewPod(namespace, name, set, node string, addrs ...netip.Addr) *corev1.Pod 
 	}
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-" + set}}
 	p.Spec.NodeName = node
-	SetAddrs(&p, addrs...)
-	return &p
-}
-
-// SetAddrs replaces the addresses of a pod.
-func SetAddrs(p *corev1.Pod, addrs ...netip.Addr) {
-	p.Status.PodIP, p.Status.PodIPs = "", nil
 	for _, addr := range addrs {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: addr.String()})
 	}
-	if len(addrs) > 0 {
-		p.Status.PodIP = addrs[0].String()
-	}
+	p.Status.PodIP = addrs[0].String()
+	return &p
 }
