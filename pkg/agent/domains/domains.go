@@ -154,7 +154,7 @@ func (t *Table) addresses() int {
 func (t *Table) Observe(payload []byte) {
 	s, ok := packet.ParseSegment(payload)
 	if !ok {
-		t.metrics.unreadable.Inc()
+		t.metrics.answered(unreadable)
 		return
 	}
 	pods := *t.pods.Load()

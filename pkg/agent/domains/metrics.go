@@ -12,16 +12,16 @@ const (
 	truncated   result = "truncated"   // the pod repeats the query by TCP
 	unsolicited result = "unsolicited" // there is no such query, or it has expired
 	malformed   result = "malformed"
-	other       result = "other" // not about addresses
+	other       result = "other"      // not about addresses
+	unreadable  result = "unreadable" // or a query
 )
 
-var results = []result{learned, empty, negative, truncated, unsolicited, malformed, other}
+var results = []result{learned, empty, negative, truncated, unsolicited, malformed, other, unreadable}
 
 type metrics struct {
-	queries    prometheus.Counter
-	answers    *prometheus.CounterVec
-	unreadable prometheus.Counter
-	evictions  *prometheus.CounterVec
+	queries   prometheus.Counter
+	answers   *prometheus.CounterVec
+	evictions *prometheus.CounterVec
 }
 
 // newMetrics registers the metrics. addresses is called when they are scraped.
@@ -33,12 +33,8 @@ func newMetrics(reg prometheus.Registerer, addresses func() int) *metrics {
 		}),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_dns_answers_total",
-			Help: "DNS answers to pods whose policies have domain names. empty: no address of that type. negative: no such name, or a failure. truncated: the pod repeats the query over TCP. unsolicited: without a recent query. other: not about addresses.",
+			Help: "DNS answers to pods whose policies have domain names. empty: no address of that type. negative: no such name, or a failure. truncated: the pod repeats the query over TCP. unsolicited: without a recent query. other: not about addresses. unreadable: no complete UDP datagram or TCP segment, also of queries.",
 		}, []string{"result"}),
-		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_dns_unreadable_packets_total",
-			Help: "Packets of DNS traffic that are not a complete UDP datagram or TCP segment.",
-		}),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_dns_evictions_total",
 			Help: "Addresses, queries and TCP streams that were evicted because a pod had too many.",
@@ -50,7 +46,7 @@ func newMetrics(reg prometheus.Registerer, addresses func() int) *metrics {
 	for _, kind := range []string{"address", "query", "stream"} {
 		m.evicted(kind)
 	}
-	reg.MustRegister(m.queries, m.answers, m.unreadable, m.evictions, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	reg.MustRegister(m.queries, m.answers, m.evictions, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_dns_addresses",
 		Help: "Addresses learned, counted for each name and each pod. Some may have expired.",
 	}, func() float64 { return float64(addresses()) }))

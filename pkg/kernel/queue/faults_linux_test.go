@@ -19,16 +19,16 @@ import (
 // count the failures. "when" counts the calls of each thread. The Go runtime itself makes none of
 // these calls: a failed write of its own would end the process.
 var injections = []struct{ inject, metric, label string }{
-	{"recvmmsg:error=ENOMEM:when=3", "netpol_queue_call_errors_total", "receive"},
-	{"recvmmsg:error=EIO:when=3..40", "netpol_queue_rebinds_total", ""},
-	{"recvmmsg:error=EBADF:when=3..40", "netpol_queue_rebinds_total", ""},
-	{"ppoll:error=ENOMEM:when=3", "netpol_queue_call_errors_total", "wait"},
-	{"ppoll:error=EINVAL:when=3..40", "netpol_queue_call_errors_total", "wait"},
-	{"sendto:error=ENOBUFS:when=1..3", "netpol_queue_call_errors_total", "send"},
-	{"sendto:error=ENOMEM:when=1..3", "netpol_queue_call_errors_total", "send"},
-	{"sendto:error=EAGAIN:when=1..40", "netpol_queue_rebinds_total", ""},
-	{"recvmmsg:error=EIO:when=1..20 socket:error=EMFILE:when=1", "netpol_queue_call_errors_total", "bind"},
-	{"recvmmsg:error=EIO:when=1..20 sendmsg,sendto:error=ENOBUFS:when=1", "netpol_queue_call_errors_total", "bind"},
+	{"recvmmsg:error=ENOMEM:when=3", "netpol_queue_errors_total", "receive"},
+	{"recvmmsg:error=EIO:when=3..40", "netpol_queue_errors_total", "rebind"},
+	{"recvmmsg:error=EBADF:when=3..40", "netpol_queue_errors_total", "rebind"},
+	{"ppoll:error=ENOMEM:when=3", "netpol_queue_errors_total", "wait"},
+	{"ppoll:error=EINVAL:when=3..40", "netpol_queue_errors_total", "wait"},
+	{"sendto:error=ENOBUFS:when=1..3", "netpol_queue_errors_total", "send"},
+	{"sendto:error=ENOMEM:when=1..3", "netpol_queue_errors_total", "send"},
+	{"sendto:error=EAGAIN:when=1..40", "netpol_queue_errors_total", "rebind"},
+	{"recvmmsg:error=EIO:when=1..20 socket:error=EMFILE:when=1", "netpol_queue_errors_total", "bind"},
+	{"recvmmsg:error=EIO:when=1..20 sendmsg,sendto:error=ENOBUFS:when=1", "netpol_queue_errors_total", "bind"},
 }
 
 // After real failures of system calls on the packet path the queue continues to work, and no

@@ -118,7 +118,7 @@ func (f fault) walk(t *testing.T, k *queuetest.Kernel, errno unix.Errno, cfg que
 	}
 	k.Fail(f.number(), f.op, 0, nil)
 	wantOutcome(t, "packet afterwards", k.Send(100, payload("\x00")), queuetest.Accepted)
-	if got := r.metric("netpol_queue_rebinds_total", ""); got != float64(f.rebinds) {
+	if got := r.metric("netpol_queue_errors_total", "rebind"); got != float64(f.rebinds) {
 		t.Errorf("%v rebinds, want %d", got, f.rebinds)
 	}
 	if !r.Bound() {
@@ -149,7 +149,7 @@ func accounted(t *testing.T, r *run, outcomes map[queuetest.Outcome]float64, dec
 	if decided[1] != 101 {
 		t.Errorf("%d packets of the other queue were decided, want 101", decided[1])
 	}
-	gone := r.metric("netpol_queue_verdict_errors_total", "gone") + r.metric("netpol_queue_verdict_errors_total", "refused")
+	gone := r.metric("netpol_queue_errors_total", "gone") + r.metric("netpol_queue_errors_total", "refused")
 	if accepted := r.metric("netpol_queue_verdicts_total", "accept") - 1; accepted < outcomes[queuetest.Accepted] ||
 		accepted > outcomes[queuetest.Accepted]+gone {
 		t.Errorf("%v verdicts counted and %v gone or refused for %v packets accepted", accepted, gone, outcomes[queuetest.Accepted])

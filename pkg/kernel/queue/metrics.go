@@ -26,27 +26,18 @@ func newMetrics(cfg Config) *metrics {
 		Name: "netpol_queue_verdicts_total",
 		Help: "Packets answered, by verdict.",
 	}, []string{"verdict"})
-	verdictErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "netpol_queue_verdict_errors_total",
-		Help: "Verdicts that the kernel did not accept. gone: the packet was dropped while it waited.",
-	}, []string{"reason"})
-	callErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "netpol_queue_call_errors_total",
-		Help: "Calls to the kernel that failed and were retried.",
-	}, []string{"operation"})
+	errors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_queue_errors_total",
+		Help: "What went wrong at the queues. bind, configure, wait, receive, send, close: failed calls, which are retried. rebind: a queue was bound again because its socket did not work. overflow: of a receive buffer; nfqueue_user_dropped has the packets. malformed: messages of the kernel; their packets are dropped if they can be identified. gone: verdicts on packets that were dropped while they waited. refused: other verdicts that the kernel did not accept.",
+	}, []string{"error"})
 	m := &metrics{
-		accepted: verdicts.WithLabelValues("accept"),
-		dropped:  verdicts.WithLabelValues("drop"),
-		gone:     verdictErrors.WithLabelValues("gone"),
-		refused:  verdictErrors.WithLabelValues("refused"),
-		enobufs: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_queue_enobufs_total",
-			Help: "Times a receive buffer overflowed. nfqueue_user_dropped has the packets.",
-		}),
-		malformed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_queue_malformed_messages_total",
-			Help: "Malformed messages of the kernel. If the packet could be identified it was dropped.",
-		}),
+		accepted:  verdicts.WithLabelValues("accept"),
+		dropped:   verdicts.WithLabelValues("drop"),
+		gone:      errors.WithLabelValues("gone"),
+		refused:   errors.WithLabelValues("refused"),
+		enobufs:   errors.WithLabelValues("overflow"),
+		malformed: errors.WithLabelValues("malformed"),
+		rebinds:   errors.WithLabelValues("rebind"),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_queue_panics_total",
 			Help: "Panics while a packet was decided. Each is a defect: please report it.",
@@ -63,24 +54,19 @@ func newMetrics(cfg Config) *metrics {
 			Name: "netpol_queue_bound",
 			Help: "1 while this agent has bound the queue number, else 0.",
 		}, byQueue),
-		rebinds: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_queue_rebinds_total",
-			Help: "Queues closed and bound again because their socket did not work.",
-		}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_queue_lost_total",
 			Help: "Packets that waited in a queue whose socket did not work. The kernel dropped them.",
 		}),
 	}
 	for op := range operations {
-		m.callErrors[op] = callErrors.WithLabelValues(op.String())
+		m.callErrors[op] = errors.WithLabelValues(op.String())
 	}
 	reg := cfg.Registerer
 	if cfg.Purpose != "" {
 		reg = prometheus.WrapRegistererWith(prometheus.Labels{"purpose": cfg.Purpose}, reg)
 	}
-	reg.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.pendingTotal, m.pendingNow, m.bound,
-		callErrors, m.rebinds, m.lost, collector{cfg.Kernel, cfg.numbers()})
+	reg.MustRegister(verdicts, errors, m.panics, m.pendingTotal, m.pendingNow, m.bound, m.lost, collector{cfg.Kernel, cfg.numbers()})
 	return m
 }
 

@@ -251,10 +251,10 @@ func TestFailedWaitsLoseNoPackets(t *testing.T) {
 		if err := r.Live(time.Now()); err != nil {
 			t.Errorf("not live afterwards: %v", err)
 		}
-		if errs := r.metric("netpol_queue_call_errors_total", "wait"); errs == 0 {
+		if errs := r.metric("netpol_queue_errors_total", "wait"); errs == 0 {
 			t.Error("no error is counted")
 		}
-		r.wantMetric("netpol_queue_rebinds_total", "", 0)
+		r.wantMetric("netpol_queue_errors_total", "rebind", 0)
 	})
 }
 

@@ -55,9 +55,9 @@ func TestKernelAccountsForEveryPacketOfAFlood(t *testing.T) {
 	if dropped == packets {
 		t.Error("no packet was answered")
 	}
-	r.wantMetric("netpol_queue_verdict_errors_total", "gone", 0)
-	r.wantMetric("netpol_queue_verdict_errors_total", "refused", 0)
-	r.wantMetric("netpol_queue_malformed_messages_total", "", 0)
+	r.wantMetric("netpol_queue_errors_total", "gone", 0)
+	r.wantMetric("netpol_queue_errors_total", "refused", 0)
+	r.wantMetric("netpol_queue_errors_total", "malformed", 0)
 	received(t, conn, 0)
 }
 
@@ -215,7 +215,7 @@ func TestKernelQueueBindsWhilePacketsFlood(t *testing.T) {
 		if err := r.stop(); err != nil {
 			t.Errorf("Run returned %v", err)
 		}
-		if answered := r.metric("netpol_queue_verdict_errors_total", "gone"); answered != 0 {
+		if answered := r.metric("netpol_queue_errors_total", "gone"); answered != 0 {
 			t.Errorf("%v verdicts too late", answered)
 		}
 	}
@@ -337,7 +337,7 @@ func TestKernelReceiveBufferOverflows(t *testing.T) {
 	}
 	close(ready)
 	received(t, conn, packets-int(lost))
-	if r.metric("netpol_queue_enobufs_total", "") == 0 {
+	if r.metric("netpol_queue_errors_total", "overflow") == 0 {
 		t.Error("ENOBUFS was not counted")
 	}
 	send(t, client, 10)

@@ -270,7 +270,7 @@ func TestFullReceiveBufferIsCountedAndNotFatal(t *testing.T) {
 		if lost == 0 || outcomes[queuetest.Accepted]+lost != 30 {
 			t.Errorf("outcomes %v, want some accepted and the rest lost", outcomes)
 		}
-		r.wantMetric("netpol_queue_enobufs_total", "", 1)
+		r.wantMetric("netpol_queue_errors_total", "overflow", 1)
 		r.wantMetric("nfqueue_user_dropped", "100", lost)
 		wantOutcome(t, "packet after ENOBUFS", k.Send(100, payload("x")), queuetest.Accepted)
 	})
@@ -301,8 +301,8 @@ func TestVerdictsOnPacketsThatAreGoneAreCounted(t *testing.T) {
 		})
 		synctest.Wait()
 		wantOutcome(t, "packet", k.Send(100, payload("x")), queuetest.Flushed)
-		r.wantMetric("netpol_queue_verdict_errors_total", "gone", 1)
-		r.wantMetric("netpol_queue_verdict_errors_total", "refused", 0)
+		r.wantMetric("netpol_queue_errors_total", "gone", 1)
+		r.wantMetric("netpol_queue_errors_total", "refused", 0)
 	})
 }
 
@@ -314,7 +314,7 @@ func TestMessagesThatCannotBeReadAreCounted(t *testing.T) {
 		k.Inject(100, nil)
 		k.Inject(100, make([]byte, 4096))
 		wantOutcome(t, "packet after them", k.Send(100, payload("x")), queuetest.Accepted)
-		r.wantMetric("netpol_queue_malformed_messages_total", "", 2)
+		r.wantMetric("netpol_queue_errors_total", "malformed", 2)
 	})
 }
 

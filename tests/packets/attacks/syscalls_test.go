@@ -25,8 +25,10 @@ func TestFailingSystemCalls(t *testing.T) {
 	c.Apply(t, "policies", onlyDB)
 	expectations := []labtest.Expectation{labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/web", "x/web", "tcp/80")}
 	c.Expect(t, expectations...)
-	failed := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_call_errors_total") }
-	rebound := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_rebinds_total") }
+	failed := func(m lab.Metrics) float64 {
+		return m.Sum("netpol_queue_errors_total", "error", "receive") + m.Sum("netpol_queue_errors_total", "error", "wait")
+	}
+	rebound := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_errors_total", "error", "rebind") }
 	port := 8000
 	for _, f := range []struct {
 		inject string

@@ -54,7 +54,7 @@ func TestStatusOfAPolicy(t *testing.T) {
 var conditionalMetrics = []string{
 	"netpol_audit_packets_total",                                                     // audited policies
 	"netpol_dns_addresses", "netpol_dns_answers_total", "netpol_dns_evictions_total", // domain names in policies
-	"netpol_dns_queries_total", "netpol_dns_resolvers", "netpol_dns_unreadable_packets_total",
+	"netpol_dns_queries_total", "netpol_dns_resolvers",
 	"netpol_findings",                     // policies with parts that are not enforced
 	"netpol_kind_served",                  // administrators' kinds
 	"netpol_manifest_errors",              // --manifests
