@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
-	"sigs.k8s.io/kube-network-policies/pkg/status/startuptaint"
 )
 
 // run writes conditions until ctx ends.
@@ -178,13 +177,11 @@ func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace stri
 	if o.startupTaint == "" {
 		return nil, nil
 	}
-	remover, err := startuptaint.New(startuptaint.Config{
-		Client: client, Key: o.startupTaint, Namespace: namespace, Agents: agentSelector, Registerer: reg,
-	})
+	taint, err := gate.NewTaint(client, o.startupTaint, namespace, agentSelector, reg)
 	if err != nil {
 		return nil, err
 	}
-	return remover.Run, nil
+	return taint.Run, nil
 }
 
 // readiness returns what makes pods ready, nil without --pod-readiness.

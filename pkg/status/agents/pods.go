@@ -36,7 +36,7 @@ func strip(o any) (any, error) {
 		},
 		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName, Containers: containers},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP,
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Conditions: pod.Status.Conditions,
 			InitContainerStatuses: pod.Status.InitContainerStatuses, // one of them publishes the key
 		},
 	}, nil

@@ -4,9 +4,10 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // The results of a write.
 const (
-	resultSuccess = "success"
-	resultGone    = "gone"
-	resultError   = "error"
+	resultSuccess  = "success"
+	resultGone     = "gone"
+	resultError    = "error"
+	resultConflict = "conflict"
 )
 
 type metrics struct {

@@ -1,4 +1,4 @@
-package startuptaint
+package gate
 
 import (
 	"context"
@@ -49,10 +49,10 @@ func agent(node string, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// start runs a Remover in the bubble until the test ends.
-func start(t *testing.T, client *fake.Clientset) *Remover {
+// startTaint runs a Taint in the bubble until the test ends.
+func startTaint(t *testing.T, client *fake.Clientset) *Taint {
 	t.Helper()
-	r, err := New(Config{Client: client, Key: key, Namespace: namespace, Agents: "app=agent", Registerer: prometheus.NewPedanticRegistry()})
+	r, err := NewTaint(client, key, namespace, "app=agent", prometheus.NewPedanticRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,14 +67,8 @@ func start(t *testing.T, client *fake.Clientset) *Remover {
 		cancel()
 		<-ended
 	})
-	settle()
+	pass(time.Minute)
 	return r
-}
-
-// settle advances the clock by a minute and waits until all goroutines are idle.
-func settle() {
-	time.Sleep(time.Minute)
-	synctest.Wait()
 }
 
 func taintsOf(t *testing.T, client *fake.Clientset, name string) []corev1.Taint {
@@ -113,7 +107,7 @@ func TestWhichNodesLoseTheTaint(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := fake.NewClientset(node("a", tc.taints...), tc.agent)
-				start(t, client)
+				startTaint(t, client)
 				if got := taintsOf(t, client, "a"); !slices.Equal(got, tc.want) {
 					t.Errorf("the node has the taints %v, want %v", got, tc.want)
 				}
@@ -125,14 +119,14 @@ func TestWhichNodesLoseTheTaint(t *testing.T) {
 func TestTaintIsRemovedWhenTheAgentBecomesReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(node("a", taint(key, corev1.TaintEffectNoSchedule)))
-		r := start(t, client)
+		r := startTaint(t, client)
 		if got := taintsOf(t, client, "a"); len(got) != 1 {
 			t.Fatalf("without an agent the node has the taints %v", got)
 		}
 		if _, err := client.CoreV1().Pods(namespace).Create(t.Context(), agent("a", nil), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		settle()
+		pass(time.Minute)
 		if got := taintsOf(t, client, "a"); len(got) != 0 {
 			t.Errorf("with an agent the node has the taints %v", got)
 		}
@@ -156,7 +150,7 @@ func TestFailedRemovalsAreRetried(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		r := start(t, client)
+		r := startTaint(t, client)
 		if got := taintsOf(t, client, "a"); len(got) != 0 {
 			t.Errorf("the node has the taints %v", got)
 		}
@@ -175,7 +169,7 @@ func TestANodeThatHasChangedIsNotOverwritten(t *testing.T) {
 			conflicts++
 			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("changed"))
 		})
-		start(t, client)
+		startTaint(t, client)
 		if conflicts != 1 {
 			t.Errorf("%d attempts without a change of the node, want 1", conflicts)
 		}
@@ -183,25 +177,22 @@ func TestANodeThatHasChangedIsNotOverwritten(t *testing.T) {
 		if _, err := client.CoreV1().Nodes().Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		settle()
+		pass(time.Minute)
 		if conflicts != 2 {
 			t.Errorf("%d attempts after a change of the node, want 2", conflicts)
 		}
 	})
 }
 
-func TestConfigNamesInvalidFields(t *testing.T) {
-	err := Config{Key: "a/b/c"}.Validate()
-	for _, want := range []string{"Client", `Key "a/b/c"`, "Namespace", "Agents", "Registerer"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %v, want it to name %s", err, want)
-		}
+func TestTaintKeyIsValid(t *testing.T) {
+	if _, err := NewTaint(fake.NewClientset(), "a/b/c", namespace, "app=agent", prometheus.NewRegistry()); err == nil || !strings.Contains(err.Error(), `"a/b/c"`) {
+		t.Errorf("the error is %v, want it to name the key", err)
 	}
 }
 
-func TestMetrics(t *testing.T) {
+func TestTaintMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	if _, err := New(Config{Client: fake.NewClientset(), Key: key, Namespace: namespace, Agents: "app=agent", Registerer: reg}); err != nil {
+	if _, err := NewTaint(fake.NewClientset(), key, namespace, "app=agent", reg); err != nil {
 		t.Fatal(err)
 	}
 	problems, err := testutil.GatherAndLint(reg)
