@@ -26,6 +26,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
@@ -36,30 +38,16 @@ import (
 // and the API server is asked for no such name.
 func TestACrowdAtThePortOfAnswers(t *testing.T) {
 	o, api := newOtherAgent(t, newCluster(t, 2, "x/web@1"))
-	writer, err := tlskey.SelfSigned("writer-0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	identity := tlskey.Of(writer.Leaf).Identity("writer-0")
+	writer, identity := newWriter(t)
 	var asked atomic.Int64
-	stop := serveAPI(t, o.Nodes[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	stop := serveAPI(t, o.Nodes[0], withLease(api, identity, func(r *http.Request) {
 		if strings.Contains(r.URL.String(), "aaaa") {
 			asked.Add(1)
 		}
-		if strings.Contains(r.URL.Path, "/leases/") {
-			w.Header().Set("Content-Type", "application/json")
-			lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &identity}}
-			lease.APIVersion, lease.Kind, lease.Name = "coordination.k8s.io/v1", "Lease", tlskey.Lease
-			_ = json.NewEncoder(w).Encode(lease)
-			return
-		}
-		api.ServeHTTP(w, r)
 	}))
 	defer stop()
 	agent := o.startAsker()
-	if _, err := o.Nodes[1].Run(t.Context(), "", "ip", "route", "add", "local", "172.18.0.128/25", "dev", "lo"); err != nil {
-		t.Fatal(err)
-	}
+	o.takeCrowdAddrs()
 
 	ctx, end := context.WithCancel(t.Context())
 	var crowd sync.WaitGroup
@@ -74,7 +62,7 @@ func TestACrowdAtThePortOfAnswers(t *testing.T) {
 		}
 		crowd.Go(func() {
 			for ctx.Err() == nil {
-				if o.shake(ctx, netip.AddrFrom4([4]byte{172, 18, 0, byte(130 + i)}), certificate) {
+				if o.shake(ctx, crowdAddr(i), certificate) {
 					connected.Add(1)
 				}
 			}
@@ -92,6 +80,119 @@ func TestACrowdAtThePortOfAnswers(t *testing.T) {
 	crowd.Wait()
 	if connected.Load() == 0 || asked.Load() != 0 {
 		t.Errorf("%d connections of the crowd; the API server was asked %d times for a long name", connected.Load(), asked.Load())
+	}
+}
+
+// TestListeningAgentsLeaveTheWriterItsPlaces: as many agents listen as there are places. All questions of the
+// writer are answered, one agent more gets a stream, and only the oldest is closed.
+func TestListeningAgentsLeaveTheWriterItsPlaces(t *testing.T) {
+	o, api := newOtherAgent(t, newCluster(t, 2, "x/web@1"))
+	writer, identity := newWriter(t)
+	var agents []*tls.Certificate
+	for i := range bounds.Connections + 1 {
+		node := &lab.Node{Host: &lab.Host{Name: fmt.Sprint("far-", i), Addrs: []netip.Addr{crowdAddr(i)}},
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 250, byte(i), 0}), 24)}}
+		_, message, certificate := keyOf(t, node.Name)
+		put(t, api, node.Object(), agentPod(node, message))
+		agents = append(agents, certificate)
+	}
+	stop := serveAPI(t, o.Nodes[0], withLease(api, identity, nil))
+	defer stop()
+	o.startAsker()
+	o.takeCrowdAddrs()
+
+	var streams []*bufio.Reader
+	listen := func(i int) {
+		t.Helper()
+		stream, err := o.listenAs(crowdAddr(i), agents[i])
+		if err != nil {
+			t.Fatalf("agent %d does not listen: %v", i, err)
+		}
+		streams = append(streams, stream)
+	}
+	for i := range bounds.Connections {
+		listen(i)
+	}
+	for i := range 5 {
+		if err := o.askAsWriter(t.Context(), writer); err != nil {
+			t.Errorf("question %d of the writer: %v", i+1, err)
+		}
+	}
+	closed := make(chan int, len(streams))
+	for i, stream := range streams {
+		go func() {
+			_, _ = io.Copy(io.Discard, stream)
+			closed <- i
+		}()
+	}
+	listen(bounds.Connections)
+	select {
+	case i := <-closed:
+		if i != 0 {
+			t.Errorf("stream %d is closed, want the oldest", i)
+		}
+	case <-time.After(labtest.ChangeTimeout):
+		t.Error("no stream is closed")
+	}
+}
+
+// listenAs opens a stream of new pods from an address, and returns what follows the head of the answer.
+func (o *otherAgent) listenAs(from netip.Addr, certificate *tls.Certificate) (*bufio.Reader, error) {
+	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
+	defer cancel()
+	// The agent lists the keys of a few nodes a second, and closes the connections of others.
+	for {
+		conn, err := o.dialAgent(ctx, certificate, func(fd int) error { return unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()}) })
+		if err != nil {
+			return nil, err
+		}
+		o.t.Cleanup(func() { _ = conn.NetConn().Close() })
+		stream := bufio.NewReader(conn)
+		if _, err := io.WriteString(conn, "GET "+newpods.Path+" HTTP/1.1\r\nHost: agent\r\n\r\n"); err == nil {
+			if answer, err := http.ReadResponse(stream, nil); err == nil && answer.StatusCode == http.StatusOK {
+				return stream, conn.SetDeadline(time.Time{})
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// newWriter returns the certificate of a status writer, and the holder of its Lease.
+func newWriter(t *testing.T) (*tls.Certificate, string) {
+	t.Helper()
+	writer, err := tlskey.SelfSigned("writer-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writer, tlskey.Of(writer.Leaf).Identity("writer-0")
+}
+
+// withLease serves the Lease of the status writer beside an API. seen gets all requests.
+func withLease(api http.Handler, identity string, seen func(*http.Request)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if seen != nil {
+			seen(r)
+		}
+		if !strings.Contains(r.URL.Path, "/leases/") {
+			api.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &identity}}
+		lease.APIVersion, lease.Kind, lease.Name = "coordination.k8s.io/v1", "Lease", tlskey.Lease
+		_ = json.NewEncoder(w).Encode(lease)
+	})
+}
+
+// crowdAddr is an address of the second node that takeCrowdAddrs makes its own.
+func crowdAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 18, 0, byte(130 + i)}) }
+
+func (o *otherAgent) takeCrowdAddrs() {
+	o.t.Helper()
+	if _, err := o.Nodes[1].Run(o.t.Context(), "", "ip", "route", "add", "local", "172.18.0.128/25", "dev", "lo"); err != nil {
+		o.t.Fatal(err)
 	}
 }
 

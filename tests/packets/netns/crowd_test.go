@@ -38,12 +38,15 @@ func (c *cluster) finish(t *testing.T, from netip.Addr, count int, crawler bool)
 }
 
 // stream is a flow of datagrams in one direction.
-type stream struct{ last, arrived atomic.Int64 } // when the last one arrived, and how many
+type stream struct {
+	last    atomic.Int64  // when the last one arrived
+	arrived chan struct{} // has an element if one has arrived
+}
 
 // stream sends a datagram every millisecond until the test ends.
 func (c *cluster) stream(t *testing.T, from, to string, addr netip.Addr) *stream {
 	t.Helper()
-	s := &stream{}
+	s := &stream{arrived: make(chan struct{}, 1)}
 	sink, err := c.Hosts[to].ListenPacket(netip.AddrPortFrom(addr, flowPort))
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +69,10 @@ func (c *cluster) stream(t *testing.T, from, to string, addr netip.Addr) *stream
 				return
 			}
 			s.last.Store(time.Now().UnixNano())
-			s.arrived.Add(1)
+			select {
+			case s.arrived <- struct{}{}:
+			default:
+			}
 		}
 	}()
 	return s
@@ -77,19 +83,20 @@ func (c *cluster) stream(t *testing.T, from, to string, addr netip.Addr) *stream
 func (s *stream) waitFor(t *testing.T, flows bool) time.Time {
 	t.Helper()
 	const enough = 20
-	begin, before := time.Now(), s.arrived.Load()
-	for {
-		last := time.Unix(0, s.last.Load())
-		switch {
-		case flows && s.arrived.Load()-before >= enough:
-			return last
-		case !flows && time.Since(last) > stallTime:
-			return last
-		case time.Since(begin) > labtest.ChangeTimeout:
+	timeout := time.After(labtest.ChangeTimeout)
+	for n := 0; !flows || n < enough; {
+		select {
+		case <-s.arrived:
+			n++
+		case <-time.After(stallTime):
+			if !flows {
+				return time.Unix(0, s.last.Load())
+			}
+		case <-timeout:
 			t.Fatalf("after %v the stream flows: %v", labtest.ChangeTimeout, !flows)
 		}
-		time.Sleep(time.Millisecond)
 	}
+	return time.Unix(0, s.last.Load())
 }
 
 // A pod with very many finished connections has a live one, which does not go on after a Deny, and goes on
