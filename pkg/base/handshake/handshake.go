@@ -88,3 +88,50 @@ func (c *boundedConn) Read(b []byte) (int, error) {
 
 // NetConn returns the connection below, as that of tls.Conn does.
 func (c *boundedConn) NetConn() net.Conn { return c.Conn }
+
+// Hello reads the first message of a client, without an answer, and returns the server name in it, and a
+// connection from which it can be read again. It may close conn if ctx ends.
+func Hello(ctx context.Context, conn net.Conn) (name string, again net.Conn, err error) {
+	seen := errors.New("no ClientHello")
+	quiet := &recorder{Conn: conn}
+	config := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, seen = hello.ServerName, nil
+		return nil, errors.New("the handshake is for later")
+	}}
+	if err := tls.Server(&boundedConn{Conn: quiet, left: bounds.HandshakeBytes}, config).HandshakeContext(ctx); seen != nil {
+		return "", nil, fmt.Errorf("%w: %w", seen, err)
+	}
+	return name, &replayed{Conn: conn, first: quiet.read}, nil
+}
+
+// recorder keeps what is read, and sends nothing.
+type recorder struct {
+	net.Conn
+	read []byte
+}
+
+// Read implements net.Conn.
+func (c *recorder) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read = append(c.read, b[:n]...)
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *recorder) Write(b []byte) (int, error) { return len(b), nil }
+
+// replayed reads first before the rest of a connection.
+type replayed struct {
+	net.Conn
+	first []byte
+}
+
+// Read implements net.Conn.
+func (c *replayed) Read(b []byte) (int, error) {
+	if len(c.first) == 0 {
+		return c.Conn.Read(b)
+	}
+	n := copy(b, c.first)
+	c.first = c.first[n:]
+	return n, nil
+}

@@ -86,6 +86,7 @@ type keyServer struct {
 	*pipes
 	server *Server
 	writer *tls.Certificate
+	name   string // of the server, to its clients
 
 	names   sync.Mutex
 	checked []string // names in certificates
@@ -159,7 +160,7 @@ func certificateOf(t *testing.T, name string) *tls.Certificate {
 
 // ask makes a request on a connection, and returns the first line of the answer.
 func (s *keyServer) ask(conn net.Conn, certificate *tls.Certificate) (string, error) {
-	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}})
+	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}, ServerName: s.name})
 	if err := client.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return "", err
 	}
@@ -265,18 +266,20 @@ func (s *keyServer) crowd(ctx context.Context, rate, addresses int, attack func(
 	}
 }
 
+// shake makes whole handshakes, with another server name than the writer's.
+func shake(certificate *tls.Certificate) func(net.Conn) {
+	return func(conn net.Conn) {
+		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}, ServerName: "guessed"}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = tls.Client(conn, config).Handshake()
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
 // TestCrowdOfUnknownClients: whatever unknown clients do at the port, at any rate and from 80 addresses, all
 // questions of the writer are answered: of one that is new, and of one that the server knows.
 func TestCrowdOfUnknownClients(t *testing.T) {
 	unknown, agents := certificateOf(t, "unknown"), certificateOf(t, agentsName+"none")
-	shake := func(certificate *tls.Certificate) func(net.Conn) {
-		return func(conn net.Conn) {
-			config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}}
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-			_ = tls.Client(conn, config).Handshake()
-			_, _ = io.Copy(io.Discard, conn)
-		}
-	}
 	stolen := &tls.Certificate{Certificate: agents.Certificate, PrivateKey: unknown.PrivateKey}
 	nothing := func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 	half := func(conn net.Conn) {
@@ -322,14 +325,14 @@ func TestCrowdOfUnknownClients(t *testing.T) {
 // TestWhoSharesAnAddress: unknown clients behind an address where an agent has proved its key take no turns of
 // the writer or of agents elsewhere.
 func TestWhoSharesAnAddress(t *testing.T) {
-	one, other := certificateOf(t, agentsName+"one"), certificateOf(t, agentsName+"other")
+	one, other, unknown := certificateOf(t, agentsName+"one"), certificateOf(t, agentsName+"other"), certificateOf(t, "unknown")
 	inKeyServer(t, func(s *keyServer) {
 		const shared = "192.0.2.10"
 		s.listen(shared, one)
 		s.listen("192.0.2.11", other)
 		s.wantAnswers("198.51.100.1", 1)
 		ctx, cancel := context.WithCancel(s.t.Context())
-		go s.crowd(ctx, 500, 1, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }, func(int) string { return shared })
+		go s.crowd(ctx, 500, 1, shake(unknown), func(int) string { return shared })
 		time.Sleep(10 * time.Second)
 		s.wantAnswers("198.51.100.1", 8)
 		for range 8 {
@@ -338,6 +341,32 @@ func TestWhoSharesAnAddress(t *testing.T) {
 		s.wantAnswers("203.0.113.1", 1) // a writer that is new
 		cancel()
 	})
+}
+
+// TestWhoSharesTheAddressOfTheWriter: strangers behind the address of the writer do not keep it out, at any
+// rate, whether they send nothing, all that they can, or another server name.
+func TestWhoSharesTheAddressOfTheWriter(t *testing.T) {
+	unknown := certificateOf(t, "unknown")
+	for name, attack := range map[string]func(net.Conn){
+		"closed at once":   func(net.Conn) {},
+		"nothing is sent":  func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) },
+		"whole handshakes": shake(unknown),
+	} {
+		for _, rate := range []int{45, 500} {
+			t.Run(fmt.Sprintf("%s, %d a second", name, rate), func(t *testing.T) {
+				inKeyServer(t, func(s *keyServer) {
+					const shared = "192.0.2.10"
+					s.name = "secret"
+					s.wantAnswers(shared, 1)
+					ctx, cancel := context.WithCancel(s.t.Context())
+					go s.crowd(ctx, rate, 1, attack, func(int) string { return shared })
+					time.Sleep(5 * time.Second)
+					s.wantAnswers(shared, 8)
+					cancel()
+				})
+			})
+		}
+	}
 }
 
 // TestNamesOfUnknownClients: what an unknown client says of itself is checked only after it has proved its key, and
@@ -393,16 +422,16 @@ func TestProversAreBounded(t *testing.T) {
 		p := newProvers()
 		addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 		keyAt := func(i int) key { return key{byte(i), byte(i >> 8)} }
-		p.proved(keyAt(0), addr(0))
+		p.proved(keyAt(0), proof{at: addr(0)})
 		for i := range 2 * bounds.KnownKeys {
-			p.proved(keyAt(1), addr(1+i))
+			p.proved(keyAt(1), proof{at: addr(1 + i)})
 		}
 		if !p.at(addr(0)) || p.at(addr(1)) || !p.at(addr(2*bounds.KnownKeys)) || len(p.address) != 2 {
 			t.Errorf("%d addresses are known of 2 keys", len(p.address))
 		}
 		for i := range 2 * bounds.KnownKeys {
 			time.Sleep(time.Millisecond)
-			p.proved(keyAt(i), addr(i))
+			p.proved(keyAt(i), proof{at: addr(i)})
 		}
 		if len(p.byKey.items) != bounds.KnownKeys || len(p.address) > bounds.KnownKeys || p.at(addr(0)) || !p.at(addr(bounds.KnownKeys)) {
 			t.Errorf("%d keys and %d addresses are known", len(p.byKey.items), len(p.address))

@@ -33,6 +33,7 @@ type listener struct {
 	// This node, its pods and all other clients are groups. If clients prove keys, they are in askers or
 	// streams after their handshakes, and also before when a key was proved lately at their address.
 	node, ofPods, others, askers, streams *group
+	known                                 *door // where these say who they are; nil if clients prove no keys
 
 	ready  chan net.Conn
 	failed chan error
@@ -63,6 +64,7 @@ func newListener(l net.Listener, pods Pods, access *Access, refused *prometheus.
 		n.ofPods.places, n.others.places = nil, nil
 		n.askers = provenGroup(count(knownClients), bounds.ConnectionsPerClient, false)
 		n.streams = provenGroup(count(knownClients), bounds.StreamsPerKey, true)
+		n.known = newDoor(count(knownClients), rate.Inf)
 	}
 	return n
 }
@@ -86,6 +88,9 @@ func (l *listener) run(ctx context.Context) {
 			doors.Go(func() { g.door.run(ctx, l.shake(g)) })
 		}
 	}
+	if l.known != nil {
+		doors.Go(func() { l.known.run(ctx, l.recognize) })
+	}
 	for {
 		conn, err := l.Listener.Accept()
 		switch {
@@ -107,8 +112,13 @@ func (l *listener) fail(err error) bool {
 	}
 }
 
-// enter gives a new connection its place, or has it wait at its door.
+// enter gives a new connection its place, or has it wait at a door.
 func (l *listener) enter(c *connection) {
+	addr := clientOf(c).Unmap()
+	if l.known != nil && (l.askers.provers.at(addr) || l.streams.provers.at(addr)) {
+		l.known.enter(c, client{address: addr})
+		return
+	}
 	g, identity := l.groupOf(c)
 	if g.door != nil {
 		g.door.enter(c, identity)
@@ -119,20 +129,38 @@ func (l *listener) enter(c *connection) {
 
 // groupOf returns the group of a connection before its handshake.
 func (l *listener) groupOf(c *connection) (*group, client) {
-	addr := clientOf(c).Unmap()
-	switch {
-	case l.askers == nil && sameMachine(addr, c.LocalAddr()):
+	if l.askers == nil && sameMachine(clientOf(c).Unmap(), c.LocalAddr()) {
 		return l.node, client{}
-	case l.askers != nil && l.askers.provers.at(addr):
-		return l.askers, client{address: addr}
-	case l.askers != nil && l.streams.provers.at(addr):
-		return l.streams, client{address: addr}
 	}
 	identity, onNode := identify(clientOf(c), l.pods)
 	if onNode {
 		return l.ofPods, identity
 	}
 	return l.others, identity
+}
+
+// recognize has a connection from where a key was proved lately wait for its handshake: apart from others
+// at the address if it names the server as when it proved the key.
+func (l *listener) recognize(ctx context.Context, a *arrival) {
+	ctx, cancel := context.WithTimeout(ctx, bounds.HandshakeTime)
+	defer cancel()
+	name, again, err := handshake.Hello(ctx, a.connection)
+	if err != nil {
+		_ = a.Conn.Close()
+		return
+	}
+	c := &connection{Conn: again}
+	for _, g := range []*group{l.askers, l.streams} {
+		if k, known := g.provers.named(name); known {
+			g.door.enter(c, client{key: k})
+			return
+		}
+	}
+	g := l.streams
+	if l.askers.provers.at(a.client.address) {
+		g = l.askers
+	}
+	g.door.enter(c, a.client)
 }
 
 // shake returns the handshake of connections at the door of a group.
@@ -150,7 +178,8 @@ func (l *listener) shake(g *group) func(context.Context, *arrival) {
 			return
 		}
 		// The client has proved the key only now.
-		certificate := conn.ConnectionState().PeerCertificates[0]
+		state := conn.ConnectionState()
+		certificate := state.PeerCertificates[0]
 		if l.access.Client(ctx, certificate) != nil {
 			_ = conn.Close()
 			return
@@ -159,7 +188,7 @@ func (l *listener) shake(g *group) func(context.Context, *arrival) {
 		if l.access.Streams != nil && l.access.Streams(certificate) {
 			proven = l.streams
 		}
-		proven.provers.proved(k, clientOf(conn).Unmap())
+		proven.provers.proved(k, proof{clientOf(conn).Unmap(), sha256.Sum256([]byte(state.ServerName))})
 		g.door.end(a)
 		l.stay(a.connection, conn, proven.places, client{key: k})
 	}

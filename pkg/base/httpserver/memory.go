@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"crypto/sha256"
 	"net/netip"
 	"sync"
 	"time"
@@ -55,23 +56,29 @@ func (m *memory[K, V]) get(key K) item[V] {
 // key and many addresses makes none of other keys be forgotten.
 type provers struct {
 	mu      sync.Mutex
-	byKey   memory[key, netip.Addr]
+	byKey   memory[key, proof]
 	address map[netip.Addr]key // that was proved there last
 }
 
-func newProvers() *provers {
-	return &provers{byKey: newMemory[key, netip.Addr](bounds.KnownKeys, bounds.KnownFor), address: map[netip.Addr]key{}}
+// proof is where a key was proved last, and for which server name, of which a client has made a secret.
+type proof struct {
+	at   netip.Addr
+	name [sha256.Size]byte
 }
 
-// proved records that a client at an address has proved a key.
-func (p *provers) proved(k key, at netip.Addr) {
+func newProvers() *provers {
+	return &provers{byKey: newMemory[key, proof](bounds.KnownKeys, bounds.KnownFor), address: map[netip.Addr]key{}}
+}
+
+// proved records that a client has proved a key.
+func (p *provers) proved(k key, by proof) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.byKey.set(k, at)
-	p.address[at] = k
+	p.byKey.set(k, by)
+	p.address[by.at] = k
 	if len(p.address) > len(p.byKey.items) {
 		for a, k := range p.address {
-			if p.byKey.items[k].value != a {
+			if p.byKey.items[k].value.at != a {
 				delete(p.address, a)
 			}
 		}
@@ -83,5 +90,21 @@ func (p *provers) at(a netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k, known := p.address[a]
-	return known && p.byKey.get(k).value == a
+	return known && p.byKey.get(k).value.at == a
+}
+
+// named returns the key that was proved lately for a server name.
+func (p *provers) named(name string) (k key, known bool) {
+	if name == "" {
+		return k, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	hash := sha256.Sum256([]byte(name))
+	for k := range p.byKey.items {
+		if p.byKey.get(k).value.name == hash {
+			return k, true
+		}
+	}
+	return k, false
 }

@@ -14,7 +14,8 @@
 //
 // If clients prove keys (Access.Client), those that have are apart from all other clients: they have
 // places by key, and a pace of handshakes for the addresses where keys were proved lately. Who shares
-// such an address has one turn among them, as has each of the others.
+// such an address has one turn among them, as has each of the others. A client that names the server
+// by a secret has a turn of its own once it has proved its key with that name.
 package httpserver
 
 import (

@@ -4,8 +4,11 @@ package agents
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +36,7 @@ type Client struct {
 	certificate *tls.Certificate
 	account     string
 	identity    string
+	secret      string
 }
 
 // NewClient returns a Client of a host, with a new key. Agents are pods of a service account.
@@ -41,7 +45,7 @@ func NewClient(host, serviceAccount string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{certificate: certificate, account: serviceAccount, identity: tlskey.Of(certificate.Leaf).Identity(host)}, nil
+	return &Client{certificate: certificate, account: serviceAccount, identity: tlskey.Of(certificate.Leaf).Identity(host), secret: rand.Text()}, nil
 }
 
 // Identity is the holder identity that lets the Client ask.
@@ -86,6 +90,7 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 		return nil, err
 	}
 	config := tlskey.ClientConfig(c.certificate, func(server *x509.Certificate) error { return verify(server, pod, key) })
+	config.ServerName = c.nameFor(key)
 	proved := false
 	// A transport for each request: no connection to one pod serves another, or goes on unproved.
 	transport := &http.Transport{
@@ -110,6 +115,13 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 		return nil, fmt.Errorf("at %s: HTTP status %d: %s", address, response.StatusCode, printable.Text(strings.TrimSpace(string(reason))))
 	}
 	return response.Body, nil
+}
+
+// nameFor is the server name by which the agent with a key distinguishes this Client from strangers behind
+// the same address, before the handshake. Other agents cannot compute it.
+func (c *Client) nameFor(key tlskey.Key) string {
+	hash := sha256.Sum256(append([]byte(c.secret), key[:]...))
+	return hex.EncodeToString(hash[:16])
 }
 
 // verify returns nil if a certificate is that of the agent of a pod whose status publishes a key.

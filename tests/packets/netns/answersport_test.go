@@ -6,9 +6,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -34,7 +36,7 @@ import (
 )
 
 // TestACrowdAtThePortOfAnswers: 80 addresses shake hands as fast as they can, some with certificates of
-// 240 kB that say that they are an agent's. All questions of the writer that holds the Lease are answered,
+// 240 kB that say that they are an agent's, and others beside them from the address of the writer. All questions of the writer that holds the Lease are answered,
 // and the API server is asked for no such name.
 func TestACrowdAtThePortOfAnswers(t *testing.T) {
 	o, api := newOtherAgent(t, newCluster(t, 2, "x/web@1"))
@@ -49,20 +51,27 @@ func TestACrowdAtThePortOfAnswers(t *testing.T) {
 	agent := o.startAsker()
 	o.takeCrowdAddrs()
 
+	if err := o.askAsWriter(t.Context(), writer); err != nil {
+		t.Fatal(err)
+	}
 	ctx, end := context.WithCancel(t.Context())
 	var crowd sync.WaitGroup
 	defer crowd.Wait()
 	defer end()
 	var connected atomic.Int64
 	long := certificateOfLength(t, 240<<10)
-	for i := range 80 {
+	for i := range 100 {
 		certificate := o.forged
 		if i%8 == 0 {
 			certificate = long
 		}
 		crowd.Go(func() {
 			for ctx.Err() == nil {
-				if o.shake(ctx, crowdAddr(i), certificate) {
+				from := crowdAddr(i)
+				if i >= 80 {
+					from = o.Nodes[1].Addrs[0]
+				}
+				if o.shake(ctx, from, certificate) {
 					connected.Add(1)
 				}
 			}
@@ -224,7 +233,13 @@ func (o *otherAgent) dialAgent(ctx context.Context, certificate *tls.Certificate
 	if deadline, ok := ctx.Deadline(); ok {
 		err = conn.SetDeadline(deadline)
 	}
-	return tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}}), err
+	return tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}, ServerName: secretOf(certificate)}), err
+}
+
+// secretOf is the server name in the handshakes of who has a certificate.
+func secretOf(certificate *tls.Certificate) string {
+	hash := sha256.Sum256(certificate.Certificate[0])
+	return hex.EncodeToString(hash[:16])
 }
 
 // shake makes a TLS handshake from an address, and waits until the agent closes the connection. It reports
