@@ -406,7 +406,7 @@ func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
 	start, before := time.Now(), b.cpuTime()
 	err := b.pass(ctx, evaluate)
 	used := b.cpuTime() - before
-	b.metrics.countPass(time.Since(start), err)
+	b.metrics.countPass(err)
 	b.earliestPass = start.Add(max(minPassInterval, (1+restShare)*used))
 	if err != nil {
 		return err

@@ -398,7 +398,7 @@ func TestBlockerMetricsLint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.metrics.countPass(time.Second, nil)
+	b.metrics.countPass(nil)
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)

@@ -171,7 +171,7 @@ func (b *Blocker) listWork(ctx context.Context) error {
 		return nil
 	}
 	err := b.checkListed(ctx, w)
-	b.metrics.checks.observe(time.Since(start), err)
+	b.metrics.ran(taskCheck, err).Inc()
 	return err
 }
 

@@ -214,7 +214,6 @@ func (b *Blocker) override(ctx context.Context, o Overrides) (done bool) {
 		klog.FromContext(ctx).V(2).Info("Denied connections go on until they are marked", "reason", err.Error())
 		return false
 	}
-	b.metrics.overridden.Set(float64(len(b.overrides.classes)))
 	return true
 }
 

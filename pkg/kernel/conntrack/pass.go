@@ -91,9 +91,6 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	if err == nil {
 		b.endOverrides(ctx, []filter{{}}, l)
 	}
-	if count >= 0 {
-		b.metrics.entries.Set(float64(count))
-	}
 	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -15,7 +14,7 @@ import (
 // Remover removes the entries of addresses whose pod has changed. It does not remember the
 // addresses: the caller retries a failed run. It must not be used by several goroutines.
 type Remover struct {
-	metrics    *removerMetrics
+	removed    prometheus.Counter
 	unfiltered unfiltered
 
 	// Fakes in tests.
@@ -29,7 +28,7 @@ func NewRemover(reg prometheus.Registerer) (*Remover, error) {
 	if err := sockets.prepare(2); err != nil {
 		return nil, err
 	}
-	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(unfiltered), open: sockets.open, count: countEntries}, nil
+	return &Remover{removed: newRemoved(reg), unfiltered: make(unfiltered), open: sockets.open, count: countEntries}, nil
 }
 
 // Remove removes the entries of all connections that have an end at one of addrs. It returns nil
@@ -38,13 +37,11 @@ func NewRemover(reg prometheus.Registerer) (*Remover, error) {
 func (r *Remover) Remove(ctx context.Context, addrs []netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	start := time.Now()
-	removal := removal{metrics: r.metrics, ends: make(map[netip.Addr]struct{}, len(addrs))}
+	removal := removal{counter: r.removed, ends: make(map[netip.Addr]struct{}, len(addrs))}
 	for _, a := range addrs {
 		removal.ends[a] = struct{}{}
 	}
 	err := r.remove(ctx, &removal, addrs)
-	r.metrics.observe(time.Since(start), err)
 	klog.FromContext(ctx).V(2).Info("Connections of addresses removed", "addresses", len(addrs), "read", removal.read, "removed", removal.removed)
 	return err
 }
@@ -108,7 +105,7 @@ func (r *Remover) walk(ctx context.Context, removal *removal, f filter) error {
 // removal is one run of a Remover.
 type removal struct {
 	ends          map[netip.Addr]struct{}
-	metrics       *removerMetrics
+	counter       prometheus.Counter
 	read, removed int
 }
 
@@ -128,7 +125,6 @@ func (r *removal) walk(entries iter.Seq2[entry, error], writer table) error {
 			continue
 		}
 		r.read++
-		r.metrics.read.Inc()
 		if !r.concerns(e) {
 			continue
 		}
@@ -152,7 +148,7 @@ func (r *removal) delete(writer table, found []request, faults *faults) {
 			faults.add(err)
 		default:
 			r.removed++
-			r.metrics.removed.Inc()
+			r.counter.Inc()
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // newFakeRemover returns a Remover with an empty table.
 func newFakeRemover() (*Remover, *fakeTable) {
-	r, f := &Remover{metrics: newRemoverMetrics(prometheus.NewRegistry()), unfiltered: make(unfiltered)}, &fakeTable{crowd: fewEntries, filtering: map[uint8]filtering{}}
+	r, f := &Remover{removed: newRemoved(prometheus.NewRegistry()), unfiltered: make(unfiltered)}, &fakeTable{crowd: fewEntries, filtering: map[uint8]filtering{}}
 	r.count = f.count
 	r.open = func(context.Context) (table, error) {
 		f.edit(func() { f.opened++ })
@@ -105,7 +105,7 @@ func TestRemove(t *testing.T) {
 				if f.opened != f.closed {
 					t.Errorf("opened %d times and closed %d times", f.opened, f.closed)
 				}
-				if got := testutil.ToFloat64(r.metrics.removed); got != float64(len(rows)-len(want)) {
+				if got := testutil.ToFloat64(r.removed); got != float64(len(rows)-len(want)) {
 					t.Errorf("counted %v removed, want %d", got, len(rows)-len(want))
 				}
 			})
@@ -129,16 +129,13 @@ func TestRemoveReportsErrors(t *testing.T) {
 			if err := r.Remove(testContext(t), addrs("10.0.0.1")); !errors.Is(err, refused) {
 				t.Errorf("got %v, want %v", err, refused)
 			}
-			if got := testutil.ToFloat64(r.metrics.results.WithLabelValues("error")); got != 1 {
-				t.Errorf("%v runs failed, want 1", got)
-			}
 		})
 	}
 }
 
 func TestRemoverMetricsLint(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	newRemoverMetrics(reg)
+	newRemoved(reg)
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
@@ -231,10 +228,12 @@ func TestKernelListsOnlyConnectionsOfTheAddress(t *testing.T) {
 		}
 		t.Skip("the kernel does not filter connections")
 	}
-	if err := r.Remove(testContext(t), addrs("10.0.0.7")); err != nil {
+	of := netip.MustParseAddr("10.0.0.7")
+	removal := removal{counter: r.removed, ends: map[netip.Addr]struct{}{of: {}}}
+	if err := r.remove(testContext(t), &removal, []netip.Addr{of}); err != nil {
 		t.Fatal(err)
 	}
-	if read, removed := testutil.ToFloat64(r.metrics.read), testutil.ToFloat64(r.metrics.removed); read != own || removed != own {
-		t.Errorf("the kernel listed %v of %d connections and %v were removed, want %d and %[4]d", read, unrelated+own, removed, own)
+	if removal.read != own || removal.removed != own {
+		t.Errorf("the kernel listed %d of %d connections and %d were removed, want %d and %[4]d", removal.read, unrelated+own, removal.removed, own)
 	}
 }

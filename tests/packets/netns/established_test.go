@@ -239,7 +239,7 @@ func (all connections) stall(t *testing.T, word string) {
 
 // passes returns how often the agent went over the table of connections.
 func passes(m lab.Metrics) float64 {
-	return m.Sum("netpol_conntrack_passes_total", "result", "success")
+	return m.Sum("netpol_conntrack_runs_total", "task", "pass", "result", "success")
 }
 
 // waitForPasses waits for a number of passes over the table.
@@ -262,7 +262,7 @@ func waitForBlocked(t *testing.T, agent *lab.Agent, count float64) {
 	checks := -1.0
 	if err := lab.Poll(ctx, func() (bool, error) {
 		m := labtest.Metrics(t, agent)
-		done := m.Sum("netpol_conntrack_checks_total", "result", "success")
+		done := m.Sum("netpol_conntrack_runs_total", "task", "check", "result", "success")
 		if checks < 0 && m.Sum("netpol_conntrack_blocked_total") >= count {
 			checks = done
 		}
