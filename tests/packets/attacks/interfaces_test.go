@@ -33,9 +33,9 @@ func routeBehind(t *testing.T, c *labtest.Cluster) {
 	for i, addr := range behindBad {
 		script(t, bad, fmt.Sprintf("ip addr add %s dev lo nodad || ip addr add %[1]s dev lo", netip.PrefixFrom(addr, addr.BitLen())))
 		to, _ := addr.Prefix([]int{addr.BitLen(), addr.BitLen() * 3 / 4, 0}[i/2])
-		script(t, one.Host, fmt.Sprintf("ip route add %s via %s", to, sameFamily(addr, bad.Addrs)))
+		script(t, one.Host, fmt.Sprintf("ip route replace %s via %s", to, sameFamily(addr, bad.Addrs)))
 		for _, other := range c.Nodes[1:] {
-			script(t, other.Host, fmt.Sprintf("ip route add %s via %s", to, sameFamily(addr, one.Addrs)))
+			script(t, other.Host, fmt.Sprintf("ip route replace %s via %s", to, sameFamily(addr, one.Addrs)))
 		}
 	}
 	own := bad.Addrs
@@ -337,5 +337,26 @@ func TestSCTPOfAddressesBehindAPod(t *testing.T) {
 			t.Errorf("%v packets are denied, want %d", got, 2*sent)
 		}
 		arrive("with rules " + tt.rules)
+	}
+}
+
+// TestInterfaceNamesThatAreUsedAgain: the interface of a new pod has the name of an earlier pod's. The
+// policies of the new pod apply to what is behind it.
+func TestInterfaceNamesThatAreUsedAgain(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/bad@1 app=closed", "z/peer@2")
+	routeBehind(t, c)
+	node, far, name := c.Nodes[0], c.Hosts["z/peer"], linkTo(t, c.Nodes[0], c.Hosts["x/bad"])
+	agent := c.Start(t)[0]
+	c.Enforce(t, agent, "policies", labtest.Policy("x", "closed", `{podSelector: {matchLabels: {app: closed}}, policyTypes: [Ingress, Egress]}`))
+	answered(t, false, append(into(c, far), outOf(c, far)...))
+	for _, app := range []string{"open", "closed", "open"} {
+		removeHost(t, c, c.Pods["x/bad"])
+		pod := c.Attach(t, labtest.NewPod("x/bad@1 app="+app))[0]
+		own := linkTo(t, node, pod.Host)
+		script(t, node.Host, fmt.Sprintf("ip link set %s name %s", own, name))
+		routeBehind(t, c)
+		labtest.Enforced(t, agent, func() { show(t, c, pod.Object) })
+		answered(t, app == "open", append(into(c, far), outOf(c, far)...))
+		script(t, node.Host, fmt.Sprintf("ip link set %s name %s", name, own)) // by which the lab removes it
 	}
 }

@@ -120,3 +120,50 @@ func TestDisputedAddresses(t *testing.T) {
 	labtest.Enforced(t, agent, func() { stray(t, c, "z/bad", c.Hosts["y/far"].Addrs[0].String(), c.Hosts["y/far"].Addrs[1].String()) })
 	denied("y/far")
 }
+
+// TestAPoolThatMoves: NP-51, NP-62. The addresses of a pool go from one node to the other and back, and
+// pods of other namespaces get them. While the earlier pod is still shown, the node that has the new one
+// decides by it, and the node of the earlier pod denies what either may not do.
+func TestAPoolThatMoves(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/web@1 app=web", "x/far@2 app=web")
+	pool := addrs("10.9.0.5", "fd00:10:9::5")
+	move := func(spec string, to int) {
+		t.Helper()
+		pod := labtest.NewPod(spec)
+		pod.Status.Phase = corev1.PodRunning
+		routes := ""
+		for _, a := range pool {
+			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
+			script(t, c.Nodes[to].Host, fmt.Sprintf("ip route del %s || true", a))
+			routes += fmt.Sprintf("ip route replace %s via %s\n", a, sameFamily(a, c.Nodes[to].Addrs))
+		}
+		attached := c.Attach(t, pod)[0]
+		script(t, c.Nodes[1-to].Host, routes)
+		show(t, c, attached.Object)
+	}
+	both := func(expectation func(from, to, what string) labtest.Expectation, pod, web string) {
+		t.Helper()
+		c.Expect(t, expectation(pod, web, "tcp/80"), expectation(web, pod, "udp/80"))
+	}
+	move("y/pool@2", 1)
+	agents := c.Start(t, labtest.WithAdmin)
+	c.Apply(t, "deny", labtest.Admin("deny", `
+  ingress: [{name: y, action: Deny, from: [{namespaces: {matchLabels: {ns: y}}}]}],
+  egress: [{name: y, action: Deny, to: [{namespaces: {matchLabels: {ns: y}}}]}]`))
+	both(labtest.No, "y/pool", "x/web")
+	both(labtest.No, "y/pool", "x/far")
+
+	removeHost(t, c, c.Pods["y/pool"])
+	labtest.Enforced(t, agents[0], func() { move("z/next@1", 0) })
+	both(labtest.Yes, "z/next", "x/web")
+	both(labtest.No, "z/next", "x/far")
+	labtest.Enforced(t, agents[1], func() { c.Manifests.Remove(labtest.PodFile("y/pool")) })
+	both(labtest.Yes, "z/next", "x/far")
+
+	removeHost(t, c, c.Pods["z/next"])
+	labtest.Enforced(t, agents[1], func() { move("y/back@2", 1) })
+	both(labtest.No, "y/back", "x/far")
+	both(labtest.Yes, "y/back", "x/web") // the pod that has ended, of which its node is the nearest witness
+	labtest.Enforced(t, agents[0], func() { c.Manifests.Remove(labtest.PodFile("z/next")) })
+	both(labtest.No, "y/back", "x/web")
+}
