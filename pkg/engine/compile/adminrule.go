@@ -6,13 +6,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // adminRule compiles one rule of an administrator's policy. Unreadable parts fail closed (CN-30,
@@ -124,113 +121,6 @@ func (r *adminRule) losePort(at location, reason, format string, args ...any) po
 	r.portLost = true
 	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), effect)
 	return noPort
-}
-
-// peer compiles one item of a from or to list (CN-11, CN-15 to CN-17, CN-43, CN-44).
-func (r *adminRule) peer(at location, p *proposed.EgressPeer) policy.Peer {
-	known := count(p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, len(p.Networks) > 0, len(p.DomainNames) > 0, p.ServiceAccounts != nil, p.CIDRGroups != nil)
-	switch {
-	case known != 1:
-		r.loseKind(at, policy.InvalidPeer, "the peer has %d fields that are known, exactly one is needed", known)
-		return policy.Peer{}
-	case p.Namespaces != nil:
-		s, err := selectNamespaces(p.Namespaces)
-		return r.podsPeer(at.child("namespaces"), s, err)
-	case p.Pods != nil:
-		s, err := selectPods(p.Pods)
-		return r.podsPeer(at.child("pods"), s, err)
-	case p.Nodes != nil:
-		return r.nodes(at.child("nodes"), p.Nodes)
-	case len(p.Networks) > 0:
-		return r.networks(at.child("networks"), p.Networks)
-	case p.CIDRGroups != nil:
-		return r.cidrGroups(at.child("cidrGroups"), p.CIDRGroups)
-	case p.ServiceAccounts != nil:
-		return r.accounts(at.child(accountsField), p.ServiceAccounts)
-	}
-	return r.domainNames(at.child("domainNames"), p.DomainNames)
-}
-
-func (r *adminRule) podsPeer(at location, s *policy.PodSelector, err error) policy.Peer {
-	if err != nil {
-		r.losePeer(at, policy.InvalidSelector, "%v", err)
-		return policy.Peer{}
-	}
-	return policy.Peer{Pods: s}
-}
-
-func (r *adminRule) accounts(at location, accounts *proposed.ServiceAccounts) policy.Peer {
-	if !r.features.ServiceAccounts {
-		r.loseKind(at, policy.FeatureNotSupported, "%s", gateServiceAccounts.needed())
-		return policy.Peer{}
-	}
-	s, err := selectAccounts(accounts)
-	return r.podsPeer(at, s, err)
-}
-
-func (r *adminRule) nodes(at location, s *metav1.LabelSelector) policy.Peer {
-	if !r.features.Nodes {
-		r.loseKind(at, policy.FeatureNotSupported, "nodes as peers are switched off")
-		return policy.Peer{}
-	}
-	if !r.byAddress(at) {
-		return policy.Peer{}
-	}
-	selector, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		r.losePeer(at, policy.InvalidSelector, "%v", err)
-		return policy.Peer{}
-	}
-	return policy.Peer{Nodes: selector}
-}
-
-func (r *adminRule) networks(at location, networks []v1beta1.CIDR) policy.Peer {
-	var peer policy.Peer
-	if !r.byAddress(at) {
-		return peer
-	}
-	for i, cidr := range networks {
-		prefix, err := parsePrefix(string(cidr))
-		if err != nil {
-			r.losePeer(at.index(i), policy.InvalidCIDR, "%v", err)
-			continue
-		}
-		peer.Blocks = append(peer.Blocks, policy.Block{Prefix: prefix})
-	}
-	return peer
-}
-
-// byAddress reports whether the rule may have a peer that is given by address. The peer is lost if
-// not (CN-42).
-func (r *adminRule) byAddress(at location) bool {
-	if at.place.Direction == policy.Egress || r.features.IngressByAddress {
-		return true
-	}
-	r.loseKind(at, policy.FeatureNotSupported, "%s", gateIngressByAddress.needed())
-	return false
-}
-
-// domainNames compiles domain names. Only rules that allow may have them: addresses are learned
-// when pods query DNS, so a denial would miss those not learned yet.
-func (r *adminRule) domainNames(at location, names []v1beta1.DomainName) policy.Peer {
-	switch {
-	case !r.features.DomainNames:
-		r.loseKind(at, policy.FeatureNotSupported, "domain names as peers are switched off")
-		return policy.Peer{}
-	case !r.allows:
-		r.losePeer(at, policy.FeatureNotSupported, "domain names are for rules that accept only")
-		return policy.Peer{}
-	}
-	var peer policy.Peer
-	for i, name := range names {
-		domain, ok := parseDomain(string(name))
-		if !ok {
-			r.losePeer(at.index(i), policy.InvalidPeer, "%q is not a domain name", name)
-			continue
-		}
-		peer.Domains = append(peer.Domains, domain)
-	}
-	return peer
 }
 
 // parseDomain reads a name with an optional "*." prefix and an optional trailing dot.

@@ -68,17 +68,10 @@ func NewCIDRGroups(groups []*proposed.CIDRGroup) CIDRGroups {
 
 // cidrGroups compiles a peer of CIDRGroups (CN-44). A group that does not exist, or is not known
 // here, is unreadable: a denial of it would deny nothing.
-func (r *adminRule) cidrGroups(at location, s *proposed.CIDRGroups) policy.Peer {
-	if !r.features.CIDRGroups {
-		r.loseKind(at, policy.FeatureNotSupported, "%s", gateCIDRGroups.needed())
-		return policy.Peer{}
-	}
-	if !r.byAddress(at) {
-		return policy.Peer{}
-	}
+func (r *adminRule) cidrGroups(at location, p *proposed.EgressPeer) policy.Peer {
 	r.refersToGroups = true
 	peer := policy.Peer{Blocks: []policy.Block{}} // by address, even if all groups are empty
-	for _, g := range r.groupsOf(at, s) {
+	for _, g := range r.groupsOf(at, p.CIDRGroups) {
 		r.usedGroups = append(r.usedGroups, g)
 		for _, prefix := range g.Prefixes {
 			peer.Blocks = append(peer.Blocks, policy.Block{Prefix: prefix})

@@ -88,5 +88,8 @@ func (k *Kind) Adds(f Features) []string {
 
 // needed says that a field needs the gate, and how to enable it.
 func (g *Gate) needed() string {
+	if g.Stage != Proposed {
+		return "the field is switched off by --feature-gates=" + g.Name + "=false"
+	}
 	return "the field is one of proposal " + g.Proposal + ", and needs --feature-gates=" + g.Name + "=true"
 }

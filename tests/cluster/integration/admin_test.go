@@ -93,7 +93,7 @@ var (
 		partial("InvalidPort"), []string{"spec.egress[0].protocols[0].destinationNamedPort: ", "denies its peers on every port"}}
 	emptyCNP = adminPolicy{"cnp", "empty", `subject: {pods: {podSelector: {matchLabels: {team: "a b"}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]`,
 		failed("InvalidSelector"), []string{"spec.subject.pods: "}}
-	nodesCNP = adminPolicy{"cnp", "nodes", `egress: [{action: Deny, to: [{nodes: {}}]}]`, unsupported, []string{"spec.egress[0].to[0].nodes: nodes as peers are switched off"}}
+	nodesCNP = adminPolicy{"cnp", "nodes", `egress: [{action: Deny, to: [{nodes: {}}]}]`, unsupported, []string{"spec.egress[0].to[0].nodes: the field is switched off by --feature-gates=Nodes=false"}}
 	namesCNP = adminPolicy{"cnp", "names", `egress: [{action: Pass, to: [{domainNames: ["example.com"]}]}]`, unsupported, []string{"spec.egress[0].to[0].domainNames: "}}
 )
 
