@@ -176,19 +176,12 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	return cfg, err
 }
 
-// run runs the agent in a worker that is restarted when it crashes.
+// Run runs the agent.
 func (o *options) Run(ctx context.Context) error {
 	if err := o.Apply(); err != nil {
 		return err
 	}
-	worker := os.Getenv(workerVar)
-	if worker == "" {
-		return superviseWorkers(ctx)
-	}
 	cfg, err := o.config(ctx)
-	if err == nil {
-		err = setWorker(&cfg, worker)
-	}
 	if err != nil {
 		return err
 	}

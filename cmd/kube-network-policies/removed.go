@@ -20,7 +20,7 @@ var removedFlags = removedflags.Both(removedflags.Table{
 	"fail-open-internal-error": "write --fail-open=internal-error",
 	"fail-open-queue-full":     "write --fail-open=queue-full",
 	"fail-open-unknown-packet": "write --fail-open=unknown-packet",
-	"max-crashes":              "the agent is always started again, until its fifth crash within a minute: remove it",
+	"max-crashes":              "the kubelet starts the agent again: remove it",
 	"max-pod-watches":          allPods,
 	"nfqueue-count":            "it is always the number of CPUs, at most 4: remove it",
 	"otlp-ca-file":             collectorsRead,

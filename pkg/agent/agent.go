@@ -75,12 +75,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("agent config: %w", err)
 	}
-	if cfg.Started == 0 {
-		var err error
-		if cfg.Started, err = StartTime(); err != nil {
-			return err
-		}
+	up, err := uptime()
+	if err != nil {
+		return err
 	}
+	cfg.started = uint32(up / (100 * time.Millisecond))
 	caps, err := steer.Probe(ctx)
 	if err != nil {
 		return err

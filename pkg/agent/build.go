@@ -44,7 +44,6 @@ const savedPatience = 5 * time.Second
 // newAgent builds all parts. It starts nothing.
 func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *handover.Place) (*agent, error) {
 	reg, logger := httpserver.NewRegistry(), klog.FromContext(ctx)
-	countRestarts(reg, cfg.Restarts)
 	ready := make(chan struct{})
 	a := &agent{
 		cfg:      cfg.supported(caps, place, logger),

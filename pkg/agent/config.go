@@ -39,11 +39,6 @@ type Config struct {
 	// Queue is the lowest NFQUEUE number that the agent may use. It picks free numbers from
 	// there.
 	Queue uint16
-	// Started is when the agent was first started in its container, in tenths of a second
-	// since boot. An agent takes over from older ones. Zero means now.
-	Started uint32
-	// Restarts is how often the agent was started again in its container.
-	Restarts int
 	// Marks are the bits of packet and conntrack marks that the agent uses.
 	Marks steer.Marks
 	// RememberVerdicts is how long the kernel remembers that connections of a class are
@@ -82,6 +77,10 @@ type Config struct {
 	// Unlike MetricsBindAddress, it always reaches this agent and no other one of the node.
 	// Empty means no socket.
 	ProbeSocket string
+
+	// started is when Run began, in tenths of a second since boot. An agent takes over from older
+	// ones.
+	started uint32
 
 	queues uint16 // number of queues that decide packets, set by Run
 	share  uint32 // steer.DefaultShare, or 0 if the kernel has no shares
@@ -149,12 +148,6 @@ func (f *FailOpen) UnmarshalText(text []byte) error {
 		}
 	}
 	return nil
-}
-
-// StartTime returns the time since the machine started, as Config.Started has it.
-func StartTime() (uint32, error) {
-	up, err := uptime()
-	return uint32(up / (100 * time.Millisecond)), err
 }
 
 // uptime returns the time since the machine started.

@@ -22,7 +22,7 @@ func TestQueuesThatDecide(t *testing.T) {
 }
 
 func TestHolderHasTheLastNumber(t *testing.T) {
-	cfg := Config{Queue: 7100, queues: 4, Started: 5}
+	cfg := Config{Queue: 7100, queues: 4, started: 5}
 	if got, want := cfg.holder(), (handover.Holder{Started: 5, Queue: 7110}); got != want {
 		t.Errorf("holder %v, want %v", got, want)
 	}

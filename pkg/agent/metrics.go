@@ -45,17 +45,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// countRestarts exports how often the agent was started again. All other metrics start from
-// zero in a new process.
-func countRestarts(reg prometheus.Registerer, restarts int) {
-	c := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "netpol_agent_restarts_total",
-		Help: "Times the agent was started again in its container after a crash.",
-	})
-	c.Add(float64(restarts))
-	reg.MustRegister(c)
-}
-
 // exportReadiness exports what /readyz answers.
 func exportReadiness(reg prometheus.Registerer, ready func() error) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -158,7 +158,7 @@ func (c Config) numbers() queuenum.Range {
 
 // holder identifies this agent.
 func (c Config) holder() handover.Holder {
-	return handover.Holder{Started: c.Started, Queue: uint16(c.numbers().Last())}
+	return handover.Holder{Started: c.started, Queue: uint16(c.numbers().Last())}
 }
 
 // decides reports whether a number is that of a queue of packets to decide.

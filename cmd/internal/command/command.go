@@ -41,12 +41,6 @@ type Program struct {
 	RemovedCommands map[string]string
 }
 
-// ExitStatus is the error of a command that has logged why it ends with this status.
-type ExitStatus int
-
-// Error implements error.
-func (e ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
 // Choose returns the command that the first of args names, its name, and the remaining args.
 func (p *Program) Choose(args []string) (Command, string, []string) {
 	if len(args) > 0 && p.Commands[args[0]] != nil {
@@ -123,14 +117,10 @@ func (p *Program) parse(fs *pflag.FlagSet, name string, args []string) error {
 func run(c Command, program string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err := c.Run(ctx)
-	status := ExitStatus(1)
-	switch {
-	case err == nil:
-		status = 0
-	case !errors.As(err, &status):
+	defer logs.FlushLogs()
+	if err := c.Run(ctx); err != nil {
 		klog.ErrorS(err, "Stopped by an error", "command", program)
+		return 1
 	}
-	logs.FlushLogs()
-	return int(status)
+	return 0
 }

@@ -29,18 +29,11 @@ type AgentConfig struct {
 	Metrics netip.AddrPort
 	// Args are additional flags.
 	Args []string
-	// Supervised runs the agent like install.yaml: Agent is then the supervisor. Otherwise
-	// Agent is the worker itself, so that signals reach it and its memory can be measured.
-	Supervised bool
 	// Run are files below /run, by name, that this agent alone has.
 	Run map[string]string
 	// OneCPU restricts the agent to one CPU, so that it has one queue.
 	OneCPU bool
 }
-
-// workerAlone is the environment variable that makes the agent run as a worker without a
-// supervisor, as if it had just been started for the first time.
-const workerAlone = "KUBE_NETWORK_POLICIES_WORKER=0,0"
 
 // programs is where the main packages of the programs are.
 const programs = "sigs.k8s.io/kube-network-policies/cmd/"
@@ -94,9 +87,6 @@ func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
 		},
 		DisableKeepAlives: true,
 	}}
-	if !cfg.Supervised {
-		a.cmd.Env = append(os.Environ(), workerAlone)
-	}
 	wait, err := n.ns.start(a.cmd, func() error {
 		if cfg.OneCPU {
 			if err := keepOneCPU(); err != nil {

@@ -42,7 +42,7 @@ func (c *cluster) api(t *testing.T) *apiserver.Server {
 // there is one.
 func (c *cluster) startWithAPI(t *testing.T, args ...string) *lab.Agent {
 	t.Helper()
-	return c.startAgent(t, lab.AgentConfig{Args: append(args, kubeconfig(t)), Supervised: c.Supervised})
+	return c.startAgent(t, lab.AgentConfig{Args: append(args, kubeconfig(t))})
 }
 
 // kubeconfig returns the flag of an agent that reads the API of serveAPI.

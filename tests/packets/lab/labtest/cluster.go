@@ -20,8 +20,8 @@ type Cluster struct {
 	Hosts     map[string]*lab.Host // nodes, pods and other hosts, by name
 	Pods      map[string]*lab.Pod
 
-	// Supervised and OneCPU are passed on to the lab.AgentConfig of each agent.
-	Supervised, OneCPU bool
+	// OneCPU is passed on to the lab.AgentConfig of each agent.
+	OneCPU bool
 
 	// Rejects is set if the agents may answer denied packets.
 	Rejects bool
@@ -159,7 +159,7 @@ func (c *Cluster) Start(t *testing.T, args ...string) []*lab.Agent {
 // StartOn starts an agent on one node. Its log is shown if the test fails.
 func (c *Cluster) StartOn(t *testing.T, node *lab.Node, args ...string) *lab.Agent {
 	t.Helper()
-	agent, err := node.StartAgent(lab.AgentConfig{Binary: AgentBinary, Manifests: c.Manifests.Dir(), Args: args, Supervised: c.Supervised, OneCPU: c.OneCPU})
+	agent, err := node.StartAgent(lab.AgentConfig{Binary: AgentBinary, Manifests: c.Manifests.Dir(), Args: args, OneCPU: c.OneCPU})
 	if err != nil {
 		t.Fatal(err)
 	}
