@@ -46,7 +46,7 @@ func TestDisputes(t *testing.T) {
 		{"here, denied elsewhere", Dispute{Pods: []*Endpoint{z}, Here: true}, false, "deny", "deny"},
 		{"here, two elsewhere", Dispute{Pods: []*Endpoint{y, z}, Here: true}, false, "deny", "deny"},
 		{"a node, allowed as a pod", Dispute{Pods: []*Endpoint{y}, NoPod: true}, true, "allow", ""},
-		{"a node, isolated as a pod", Dispute{Pods: []*Endpoint{w}, NoPod: true}, true, "allow", ""},
+		{"a node, isolated as a pod", Dispute{Pods: []*Endpoint{w}, NoPod: true}, true, "deny", ""},
 		{"a node, denied as a pod", Dispute{Pods: []*Endpoint{z}, NoPod: true}, true, "deny", ""},
 		{"perhaps a node", Dispute{NoPod: true, NoHost: true}, true, "deny", ""},
 		{"perhaps a node, allowed as a pod", Dispute{Pods: []*Endpoint{y}, NoPod: true, NoHost: true}, true, "deny", ""},

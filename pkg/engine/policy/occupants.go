@@ -44,8 +44,8 @@ func (s *Snapshot) evaluateDisputed(d Direction, q *Query, src, dst *end) (worst
 		if noHost && !dispute.NoHost {
 			break
 		}
-		peer.noHost = noHost
 		for i := range len(dispute.Pods) + 1 {
+			peer.noHost = noHost || i < len(dispute.Pods) // a Node's claim gives a pod no right
 			if !s.occupy(&peer, dispute, i, d) {
 				continue
 			}

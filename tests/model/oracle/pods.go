@@ -81,6 +81,9 @@ func (c Cluster) addDoubts(all []occupant, noPod bool, addr netip.Addr) []occupa
 	if noPod || isOwn {
 		all = append(all, occupant{here: isOwn})
 	}
+	for i := range all { // NP-63: a pod that may have it is no node
+		all[i].noHost = all[i].pod != nil && len(all) > 1
+	}
 	if noHost {
 		for _, o := range slices.Clone(all) {
 			o.noHost = true

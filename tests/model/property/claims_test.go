@@ -253,15 +253,21 @@ type routedAway struct{}
 
 func (routedAway) LeadsAway(netip.Addr, []netip.Prefix, []netip.Addr) bool { return true }
 
-// TestLiesLiftNoDenial: NP-62 and NP-63. What is denied because of the labels of a pod that tells the
-// truth stays denied, whatever one kubelet writes, unless it gets a right as a node.
+// TestLiesLiftNoDenial: NP-62 to NP-64. What is denied because of the labels of a pod that tells the
+// truth stays denied, whatever one kubelet writes: pods, addresses of its Node, and pod ranges if that
+// has none.
 func TestLiesLiftNoDenial(t *testing.T) {
-	kept := 0
+	kept, ofNodes := 0, 0
 	forClaims(t, func(t *testing.T, g *gen, honest, lying oracle.Cluster, liar int, about string) {
-		if len(honest.Nodes[liar].Spec.PodCIDRs) == 0 && len(lying.Nodes[liar].Spec.PodCIDRs) > 0 {
-			return // its range may contain pods of others
+		node := lying.Nodes[liar]
+		for range 3 {
+			pod := random.Pick(g, honest.Pods...)
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: pod.Status.PodIPs[0].IP})
 		}
-		lying.Nodes = honest.Nodes
+		if len(honest.Nodes[liar].Spec.PodCIDRs) == 0 && g.OneIn(2) {
+			node.Spec.PodCIDRs = rangesOfNode(g.IntN(claimNodes))
+		}
+		claimed := compile.NewNode(node).Addrs
 		before, after := clusterstate.Compile(input(honest)), clusterstate.Compile(input(lying))
 		for _, q := range g.claimQuestions(honest) {
 			was, is := before.Evaluate(q.query()), after.Evaluate(q.query())
@@ -277,9 +283,12 @@ func TestLiesLiftNoDenial(t *testing.T) {
 				return
 			}
 			kept++
+			if slices.Contains(claimed, peer) {
+				ofNodes++
+			}
 		}
 	})
-	if kept == 0 {
-		t.Error("nothing was denied")
+	if kept == 0 || ofNodes == 0 {
+		t.Errorf("%d packets were denied, %d with addresses that a lying Node has", kept, ofNodes)
 	}
 }
