@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// rtnetlink reads from the kernel, in this network namespace.
-type rtnetlink struct{}
+// rtnetlink reads from the kernel, in the network namespace of the first read. It keeps the socket: new
+// interfaces of pods must not wait for a file descriptor while clients of the agent have all of them.
+type rtnetlink struct {
+	mu   sync.Mutex
+	conn *netlink.Conn // nil before the first read, and after an error
+}
 
 // groups is the bit set of multicast groups to join.
 const groups = 1<<(unix.RTNLGRP_LINK-1) |
@@ -20,12 +25,25 @@ const groups = 1<<(unix.RTNLGRP_LINK-1) |
 
 // read lists links before routes and rules. If a link is added in between, its notification
 // triggers another read.
-func (rtnetlink) read() (Links, error) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
-	if err != nil {
-		return nil, fmt.Errorf("open rtnetlink: %w", err)
+func (r *rtnetlink) read() (Links, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conn == nil {
+		conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+		if err != nil {
+			return nil, fmt.Errorf("open rtnetlink: %w", err)
+		}
+		r.conn = conn
 	}
-	defer conn.Close()
+	links, err := readLinks(r.conn)
+	if err != nil {
+		r.conn.Close() // it may have unread answers
+		r.conn = nil
+	}
+	return links, err
+}
+
+func readLinks(conn *netlink.Conn) (Links, error) {
 	links := Links{}
 	for _, dump := range []struct {
 		what   string
@@ -72,7 +90,7 @@ func list(conn *netlink.Conn, kind netlink.HeaderType, request []byte, add func(
 }
 
 // watch ignores the contents of notifications.
-func (rtnetlink) watch(ctx context.Context, changed func()) error {
+func (*rtnetlink) watch(ctx context.Context, changed func()) error {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
 	if err != nil {
 		return fmt.Errorf("subscribe to rtnetlink: %w", err)

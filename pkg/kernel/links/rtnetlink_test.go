@@ -3,6 +3,7 @@ package links
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -64,7 +65,7 @@ route add 2001:db8::/32 via fe80::1 dev up1 proto ra`
 func TestTheKernelsLinksAreRead(t *testing.T) {
 	inNamespace(t)
 	ip(t, network)
-	links, err := rtnetlink{}.read()
+	links, err := new(rtnetlink).read()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestChangesAreFollowed(t *testing.T) {
 		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
 		}
-		done <- rtnetlink{}.watch(ctx, func() {
+		done <- new(rtnetlink).watch(ctx, func() {
 			select {
 			case changed <- struct{}{}:
 			default:
@@ -131,13 +132,38 @@ func TestChangesAreFollowed(t *testing.T) {
 	<-changed // the watcher has subscribed
 	ip(t, "link add late type bridge")
 	<-changed
-	links, err := rtnetlink{}.read()
+	links, err := new(rtnetlink).read()
 	if got := links.uplinks(func(netip.Addr) bool { return false }, nil); err != nil || !slices.Contains(got, "late") {
 		t.Errorf("uplinks are %v, %v", got, err)
 	}
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("watch ended without an error")
+	}
+}
+
+// Clients of the agent may have all file descriptors: interfaces of new pods do not need another one.
+func TestReadsNeedNoFileDescriptor(t *testing.T) {
+	inNamespace(t)
+	var r rtnetlink
+	if _, err := r.read(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.conn.Close()
+	ip(t, "link add late type bridge")
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	links, err := r.read()
+	if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); restored != nil {
+		t.Fatal(restored)
+	}
+	if !slices.ContainsFunc(slices.Collect(maps.Values(links)), func(l *Link) bool { return l.Name == "late" }) {
+		t.Errorf("got %v, %v", links, err)
 	}
 }
 

@@ -64,7 +64,7 @@ func New(cfg Config) (*Watcher, error) {
 			return nil, fmt.Errorf("links: Exempt %q: %w", p, err)
 		}
 	}
-	return newWatcher(cfg, rtnetlink{}), nil
+	return newWatcher(cfg, &rtnetlink{}), nil
 }
 
 func newWatcher(cfg Config, k kernel) *Watcher {

@@ -29,18 +29,28 @@ func withoutDescriptors(t *testing.T, f func()) {
 // Clients of the agent may have all file descriptors: a change does not need another one.
 func TestKernelChangesNeedNoFileDescriptor(t *testing.T) {
 	newNode(t)
-	s := newReal(t, blocking)
+	s := newReal(t, func(c *Config) {
+		c.RememberMark, c.RememberFor, c.BlockMark = DefaultRememberMark, DefaultRememberFor, DefaultRememberMark
+	})
 	mustSync(t, s, Sets{})
+	list := func() {
+		t.Helper()
+		if err := s.RememberedVerdicts(testContext(t), func(RememberedVerdict) {}); err != nil {
+			t.Error(err)
+		}
+	}
+	list()
 	withoutDescriptors(t, func() {
 		for i := range 5 {
 			if i == 3 {
 				s.observed = nil // it is read again
 			}
 			mustSync(t, s, Sets{Egress: []netip.Addr{v4, v6}[:1+i%2]})
-			mustOverride(t, s, Overrides{Closed: []End{{Addr: v4}}})
+			mustOverride(t, s, Overrides{Closed: []End{{Addr: v4}}, Again: []End{{Addr: v6}}})
+			list()
 		}
 	})
-	if list := listTable(t); strings.Count(list, v4.String()) < 3 {
-		t.Errorf("the change is missing:\n%s", list)
+	if table := listTable(t); strings.Count(table, v4.String()) < 3 {
+		t.Errorf("the change is missing:\n%s", table)
 	}
 }

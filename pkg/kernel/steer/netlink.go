@@ -204,8 +204,8 @@ func (k netlinkKernel) counters(ctx context.Context) (map[string]uint64, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
 	answers, err := get(conn, unix.NFT_MSG_GETOBJ, netlink.Dump, tableArgument, uint32Argument(unix.NFTA_OBJ_TYPE, objectCounter))
+	k.release(conn, err)
 	if err != nil {
 		return nil, fmt.Errorf("read the counters: %w", err)
 	}

@@ -40,8 +40,8 @@ func (k netlinkKernel) exists(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close()
 	_, err = get(conn, unix.NFT_MSG_GETTABLE, 0, tableArgument)
+	k.release(conn, err)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}

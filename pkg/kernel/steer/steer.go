@@ -116,7 +116,7 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newSteerer(cfg, caps, table, netlinkKernel{kept: &keptConn{}}, &netlinkVerdicts{}), nil
+	return newSteerer(cfg, caps, table, netlinkKernel{kept: &keptConn{}}, &netlinkVerdicts{reads: netlinkKernel{kept: &keptConn{}}}), nil
 }
 
 // newTable requires a Config without automatic choices.

@@ -40,6 +40,7 @@ const nftMsgDestroySetElem = 30
 // that they can be recognized by its port.
 type netlinkVerdicts struct {
 	portID atomic.Uint32
+	reads  netlinkKernel
 
 	mu        sync.Mutex
 	conn      *batch.Conn // nil before the first write, and after an error
@@ -251,11 +252,16 @@ func parseClass(key []byte) (c packet.Class, ok bool) {
 }
 
 func (v *netlinkVerdicts) list(ctx context.Context, each func(RememberedVerdict)) error {
-	conn, err := netlinkKernel{}.conn(ctx)
+	conn, err := v.reads.conn(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	err = listVerdicts(conn, each)
+	v.reads.release(conn, err)
+	return err
+}
+
+func listVerdicts(conn *netlink.Conn, each func(RememberedVerdict)) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err

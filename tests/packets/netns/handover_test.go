@@ -124,9 +124,16 @@ func (s *surge) next(t *testing.T, args ...string) {
 	if old == nil {
 		return
 	}
-
+	for _, agent := range []*lab.Agent{old, s.agent} {
+		if n := labtest.Metrics(t, agent).Sum("netpol_steer_external_changes_total"); n != 0 {
+			t.Errorf("an agent counts %v changes by others", n)
+		}
+	}
 	if err := old.Stop(t.Context()); err != nil {
 		t.Errorf("the old agent ends with %v", err)
+	}
+	if log := old.Log(); strings.Contains(log, "Remembered verdicts could not be changed") {
+		t.Errorf("the old agent logs:\n%s", log)
 	}
 }
 
