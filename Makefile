@@ -249,6 +249,7 @@ bench: tools ## what is promised of speed and size, and what is reached: as root
 		bin/steer.test -test.run '^$$' -test.bench KernelWrite -test.benchtime 50x || exit 1; done >>$(BENCH_RESULTS)
 	for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
 		bin/scale -agent bin/kube-network-policies -pods $$pods $(SHORT) >>$(BENCH_RESULTS) || exit 1; done; done
+	$(if $(SHORT),,HARD=1) NETNS_REQUIRED=1 $(GO) test -count 1 -v -run '^TestADenyBeside' ./tests/packets/netns >>$(BENCH_RESULTS)
 	@$(GO) run ./tests/speed/bench/table $(BENCH_RESULTS)
 
 pictures: tools monitoring-tools view-picture ## the pictures of docs/img: the dashboard, recorded from agents at work, and the page of kubectl netpol view, and, if make bench was run, its plots, as root

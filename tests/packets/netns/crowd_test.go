@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
+	"sigs.k8s.io/kube-network-policies/tests/speed/bench/results"
 )
 
 // finish makes the node track count UDP connections of pod from, which have ended: those of a client of one
@@ -99,8 +100,77 @@ func (s *stream) waitFor(t *testing.T, flows bool) time.Time {
 	return time.Unix(0, s.last.Load())
 }
 
+// crowd is a pod with a stream, and with many finished connections.
+type crowd struct {
+	*cluster
+	count   int
+	agent   *lab.Agent
+	stream  *stream
+	measure string // part of the names of measurements
+}
+
+// report prints a measurement in the format of Go's benchmarks, for make bench.
+func (c *crowd) report(name string, took time.Duration) {
+	values := []results.Value{{Number: float64(took), Unit: "ns"}}
+	fmt.Println(results.Line{Name: "Crowd/" + name + c.measure, Count: 1, Values: values})
+}
+
+// change applies a policy and measures how long it takes for the stream to flow, or to end.
+func (c *crowd) change(t *testing.T, name, policy string, flows bool) {
+	t.Helper()
+	begin := time.Now()
+	c.Replace(t, "policies", policy)
+	c.report(name, c.stream.waitFor(t, flows).Sub(begin))
+}
+
+// allow applies a policy, and waits until marks decide about all connections again.
+func (c *crowd) allow(t *testing.T, policy string) {
+	t.Helper()
+	c.change(t, "allowed", policy, true)
+	err := labtest.Within(t, func() bool {
+		out, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "set", "inet", "kube-network-policies", "overrides")
+		return err == nil && !strings.Contains(out, "elements")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start measures how long an agent takes from its start to end the stream, which policy denies.
+func (c *crowd) start(t *testing.T, name, policy string) {
+	t.Helper()
+	c.agent.Kill()
+	c.stream.waitFor(t, true)
+	c.Replace(t, "policies", policy)
+	begin := time.Now()
+	c.agent = c.Start(t)[0]
+	c.report(name, c.stream.waitFor(t, false).Sub(begin))
+	labtest.WaitReady(t, c.agent)
+}
+
+// succeed gives the address of the pod to another one, and measures the slowest of the connections that
+// it opens until the agent has removed those of its predecessor.
+func (c *crowd) succeed(t *testing.T, to netip.Addr) {
+	t.Helper()
+	next := labtest.NewPod("x/client@1 app=next")
+	next.Status, next.UID = c.Pods["x/client"].Object.Status, "another"
+	removed := func() float64 { return labtest.Metrics(t, c.agent).Sum("netpol_conntrack_removed_total") }
+	c.Put(t, labtest.PodFile("x/client"), next)
+	var slowest time.Duration
+	for removed() < max(1, float64(c.count)) {
+		begin := time.Now()
+		conn, err := c.Hosts["x/client"].Dial(t.Context(), lab.TCP, netip.AddrPortFrom(to, 80))
+		if err != nil {
+			t.Fatal(err)
+		}
+		slowest = max(slowest, time.Since(begin))
+		conn.Close()
+	}
+	c.report("successor", slowest)
+}
+
 // A pod with very many finished connections has a live one, which does not go on after a Deny, and goes on
-// once it is allowed again.
+// once it is allowed again. Neither waits for the finished ones, nor does another pod that gets the address.
 func TestADenyBesideManyFinishedConnections(t *testing.T) {
 	labtest.SkipShort(t)
 	counts := []int{0, 6000}
@@ -111,24 +181,31 @@ func TestADenyBesideManyFinishedConnections(t *testing.T) {
 	allowed := labtest.Policy("x", "egress", `{podSelector: {}, policyTypes: [Egress], egress: [{}]}`)
 	some := labtest.Policy("x", "egress", `{podSelector: {}, policyTypes: [Egress], egress: [{ports: [{protocol: TCP, port: 443}]}]}`)
 	for _, count := range counts {
-		for _, crawler := range []bool{false, true} {
+		for _, peers := range []string{"one", "many"} {
+			if count == 0 && peers == "many" {
+				continue
+			}
 			for family := range 2 {
-				t.Run(fmt.Sprintf("%d entries, of a crawler %v, family %d", count, crawler, family), func(t *testing.T) {
-					c := newCluster(t, 1, "x/client@1 app=client", "y/server@1")
-					agent := c.Start(t)[0]
-					labtest.WaitReady(t, agent)
-					s := c.stream(t, "x/client", "y/server", c.Hosts["y/server"].Addrs[family])
-					s.waitFor(t, true)
-					c.finish(t, c.Hosts["x/client"].Addrs[family], count, crawler)
-					for _, change := range []struct {
-						name   string
-						policy string
-						flows  bool
-					}{{"the first policy closes", closed, false}, {"allowed", allowed, true}, {"all but a port is denied", some, false}, {"allowed again", allowed, true}, {"closed again", closed, false}} {
-						begin := time.Now()
-						c.Replace(t, "policies", change.policy)
-						t.Logf("%s: %v", change.name, s.waitFor(t, change.flows).Sub(begin))
-					}
+				name := fmt.Sprintf("/peers=%s/family=%d/entries=%d", peers, family, count)
+				t.Run(name[1:], func(t *testing.T) {
+					c := &crowd{cluster: newCluster(t, 1, "x/client@1 app=client", "y/server@1"), count: count, measure: name}
+					c.agent = c.Start(t)[0]
+					labtest.WaitReady(t, c.agent)
+					server := c.Hosts["y/server"].Addrs[family]
+					c.stream = c.cluster.stream(t, "x/client", "y/server", server)
+					c.stream.waitFor(t, true)
+					c.finish(t, c.Hosts["x/client"].Addrs[family], count, peers == "many")
+					c.change(t, "first-some", some, false)
+					c.allow(t, allowed)
+					c.change(t, "closed", closed, false)
+					c.allow(t, allowed)
+					c.change(t, "some", some, false)
+					c.allow(t, allowed)
+					c.start(t, "start-closed", closed)
+					c.allow(t, allowed)
+					c.start(t, "start-some", some)
+					c.allow(t, allowed)
+					c.succeed(t, server)
 				})
 			}
 		}

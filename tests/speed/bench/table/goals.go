@@ -1,6 +1,10 @@
 package main
 
-import "strings"
+import (
+	"strings"
+
+	"sigs.k8s.io/kube-network-policies/tests/speed/bench/results"
+)
 
 // Names of measurements and of ways to decide.
 const (
@@ -178,6 +182,18 @@ var goals = []goal{
 		latencies(revocation, nil, atMost(100e6)),
 	},
 	{
+		"the same beside 250,000 finished connections of the pod, IPv4 and IPv6: all but a port is denied", "≤ 100 ms later than without",
+		later("some", 100e6),
+	},
+	{
+		"it is allowed again", "≤ 200 ms later than without",
+		later("allowed", 200e6),
+	},
+	{
+		"another pod gets the address: its slowest connection", "≤ 200 ms later than without",
+		later("successor", 200e6),
+	},
+	{
 		"CPU time of a write of the nftables table by netlink", "one element ≤ 1/20, the whole table ≤ 1/3 of that with the nft program",
 		[]check{
 			{ratio("KernelWrite/element/netlink", "KernelWrite/element/nft", "cpu-ns/op"), "%.3f", " for an element", 1, atMost(1.0 / 20)},
@@ -225,6 +241,18 @@ func rates(measurement string, ways ...string) (checks []check) {
 			check{samplesOf(measurement+way, "sent/s"), "%.0f", "k/s sent to " + strings.Split(way, "/")[1], kilo, nil},
 			check{samplesOf(measurement+way, "delivered/s"), "%.0f", "k/s delivered", kilo, nil},
 			check{samplesOf(measurement+way, "lost"), "%.0f", " lost", 1, nil})
+	}
+	return checks
+}
+
+// later is how much later a change is in force beside many connections, in each family.
+func later(change string, limit float64) (checks []check) {
+	for _, family := range []string{"0", "1"} {
+		name := "Crowd/" + change + "/peers="
+		base := samplesOf(name+"one/family="+family+"/entries=0", "ns")
+		checks = append(checks, check{func(r *results.Results) results.Samples {
+			return r.Samples(name+"many/family="+family+"/entries=250000", "ns").Minus(base(r))
+		}, "%.0f", " ms", milli, atMost(limit)})
 	}
 	return checks
 }

@@ -47,6 +47,7 @@ func TestRows(t *testing.T) {
 		{"the worst of a change", "BenchmarkPolicyChange/policies=10000/pods=100000 9 1000000 p50-ns 2000000 p99-ns 3000000 max-ns", "a policy's change", "| 1.0 ms p50; 2.0 ms p99; 3.0 ms at most | yes |"},
 		{"high rate", "BenchmarkClients/unknown/agent/policies=1 9 100 connects/s\nBenchmarkClients/unknown/agent/policies=1001 9 90 connects/s", "connects/s, 64 clients, unknown", "| 0.90 | yes |"},
 		{"low rate", "BenchmarkClients/unknown/agent/policies=1 9 100 connects/s\nBenchmarkClients/unknown/agent/policies=1001 9 89 connects/s", "connects/s, 64 clients, unknown", "| 0.89 | **no** |"},
+		{"beside many connections", "BenchmarkCrowd/some/peers=one/family=0/entries=0 1 100000000 ns\nBenchmarkCrowd/some/peers=many/family=0/entries=250000 1 150000000 ns\nBenchmarkCrowd/some/peers=one/family=1/entries=0 1 100000000 ns\nBenchmarkCrowd/some/peers=many/family=1/entries=250000 1 250000000 ns", "the same beside 250,000", "| 50 ms; 150 ms | **no** |"},
 		{"slow start", "BenchmarkStart/policies=10000/pods=100000 1 2500000000 ns/op", "start", "| 2.50 s | **no** |"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
