@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-
 // tokens is the rest of a rule that is not evaluated yet.
 type tokens []string
 
