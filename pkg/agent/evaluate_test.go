@@ -64,6 +64,9 @@ func TestDeferredEvaluationsRun(t *testing.T) {
 		if got := testutil.ToFloat64(e.completed); got != float64(len(packets)) {
 			t.Errorf("%v evaluations run, want %d", got, len(packets))
 		}
+		if n, err := testutil.GatherAndCount(reg, "netpol_evaluation_memory_bytes", "netpol_evaluation_evictions_total"); n != 2 || err != nil {
+			t.Errorf("%d metrics of the memory, %v", n, err)
+		}
 		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 			t.Errorf("lint: %v %v", problems, err)
 		}

@@ -166,10 +166,14 @@ func TestRun(t *testing.T) {
 	}
 	write := func(name, addr string) { f.write(name, containerd("u", name, "eth0", ip(addr))) }
 	f.must(os.Mkdir(f.dir, 0o700))
+	f.write("broken", "{")
 	write("a", "10.0.0.1/24")
 	wait("u/a 10.0.0.1")
 	if err := c.Healthy(); err != nil {
 		t.Errorf("with a folder: %v", err)
+	}
+	if got := testutil.ToFloat64(c.metrics.faults.WithLabelValues(faultMalformed)); got == 0 {
+		t.Error("a file that is ignored is not counted")
 	}
 	if got := testutil.ToFloat64(c.metrics.source.WithLabelValues(sourceCache)); got != 1 {
 		t.Errorf("the metric of the source is %v", got)

@@ -147,6 +147,9 @@ func TestPassWritesOnlyChanges(t *testing.T) {
 			t.Errorf("%s: marks %#x with %d writes, want %#x with %d", tt.name, got, f.writes, tt.wantMarks, tt.wantWrites)
 		}
 	}
+	if testutil.ToFloat64(b.metrics.lastSuccess) == 0 {
+		t.Error("the last success is not counted")
+	}
 	if blocked, unblocked := testutil.ToFloat64(b.metrics.blocked), testutil.ToFloat64(b.metrics.unblocked); blocked != 3 || unblocked != 3 {
 		t.Errorf("%v were blocked and %v unblocked, want 3 and 3", blocked, unblocked)
 	}

@@ -184,6 +184,9 @@ func TestTableAnswersFromTheFirstAnsweredPodOn(t *testing.T) {
 			}
 		}
 	}
+	if testutil.ToFloat64(s.metrics.lastSuccess) == 0 || testutil.CollectAndCount(s.metrics.support) == 0 {
+		t.Error("metrics of success and of the kernel have no value")
+	}
 	if got := testutil.ToFloat64(s.metrics.repairs); got != 0 {
 		t.Errorf("%v repairs, want none", got)
 	}

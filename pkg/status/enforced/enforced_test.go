@@ -131,6 +131,9 @@ func TestOneTextForEachGeneration(t *testing.T) {
 		c.want(t, "within a minute", generation(2), "", 0)
 		pass(5 * time.Second)
 		c.want(t, "after a minute", generation(2), "False Pending: In force on 2 of 3 nodes. Not on node-3: NetworkPolicy: version 105 is not received, only version 100.", 1)
+		if n := testutil.ToFloat64(c.metrics.nodes.WithLabelValues(nodeCurrent)); n != 3 {
+			t.Errorf("%v nodes answer, want 3", n)
+		}
 		if n := testutil.CollectAndCount(c.metrics.latency); n != 1 || c.pending(nodeLate) != 1 {
 			t.Errorf("%v policies are pending", c.pending(nodeLate))
 		}
@@ -561,7 +564,11 @@ func TestConfigNamesItsFaults(t *testing.T) {
 
 func TestMetricsLint(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		problems, err := testutil.GatherAndLint(c.cfg.Registerer.(*prometheus.Registry))
+		reg := c.cfg.Registerer.(*prometheus.Registry)
+		if n, err := testutil.GatherAndCount(reg, "netpol_enforced_pending_policies"); n != 5 || err != nil {
+			t.Errorf("%d reasons of pending policies, want 5: %v", n, err)
+		}
+		problems, err := testutil.GatherAndLint(reg)
 		if err != nil || len(problems) > 0 {
 			t.Errorf("%v, %v", problems, err)
 		}

@@ -70,10 +70,43 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
+// TestMetricsAreCounted: a test names each metric, or one of its package reads what holds it.
+func TestMetricsAreCounted(t *testing.T) {
+	named := sources(t, "pkg", isTest) + sources(t, "cmd", isTest) + sources(t, "tests/cluster/integration", isTest) +
+		sources(t, "tests/packets", func(string) bool { return true })
+	s, beside := readMetrics(t), map[string]string{} // tests by folder
+	for name := range s.described {
+		folder, variable, _ := strings.Cut(s.variables[name], " ")
+		if _, read := beside[folder]; !read {
+			beside[folder] = sources(t, "pkg/"+folder, isTest)
+		}
+		reads := variable != "" && regexp.MustCompile(`\.`+variable+`\b`).MatchString(beside[folder])
+		if !reads && !regexp.MustCompile(`\b`+name+`\b`).MatchString(named) {
+			t.Errorf("no test counts %s: add it to one of pkg/%s, or remove the metric", name, folder)
+		}
+	}
+}
+
+// variableOf returns the field or variable that the innermost of parents is assigned to.
+func variableOf(parents []ast.Node) string {
+	for _, n := range slices.Backward(parents) {
+		switch n := n.(type) {
+		case *ast.KeyValueExpr:
+			return nameOf(n.Key)
+		case *ast.AssignStmt:
+			return nameOf(n.Lhs[0])
+		case *ast.BlockStmt:
+			return ""
+		}
+	}
+	return ""
+}
+
 // metricsSource is what the code says about metrics.
 type metricsSource struct {
 	rows      map[string]string // rows of the table by folder
 	described map[string]bool   // the metrics in rows
+	variables map[string]string // what holds a metric, as "folder field"
 	names     []string          // all literals that are names of metrics
 
 	defined map[string]ast.Expr // values of a file by name
@@ -81,7 +114,7 @@ type metricsSource struct {
 
 func readMetrics(t *testing.T) *metricsSource {
 	t.Helper()
-	s := &metricsSource{rows: map[string]string{}, described: map[string]bool{}}
+	s := &metricsSource{rows: map[string]string{}, described: map[string]bool{}, variables: map[string]string{}}
 	pkg := filepath.Join(root, "pkg")
 	err := filepath.WalkDir(pkg, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || isTest(path) {
@@ -135,6 +168,7 @@ func (s *metricsSource) readFile(file *ast.File, folder string) {
 					labels = append(labels, s.list(call.Args[1])...)
 				}
 				s.add(folder, kind[1], s.text(fields["Name"]), s.text(fields["Help"]), labels)
+				s.variables[s.text(fields["Name"])] = folder + " " + variableOf(parents)
 			}
 		case *ast.CallExpr: // prometheus.NewDesc(name, help, labels, nil), perhaps beside a prometheus.ValueType
 			if nameOf(n.Fun) == "NewDesc" {
@@ -209,8 +243,11 @@ func typeBeside(parents []ast.Node, name string) string {
 
 // nameOf is the name behind the dot.
 func nameOf(e ast.Expr) string {
-	if s, ok := e.(*ast.SelectorExpr); ok {
-		return s.Sel.Name
+	switch e := e.(type) {
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.Ident:
+		return e.Name
 	}
 	return ""
 }
