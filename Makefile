@@ -45,8 +45,9 @@ RACE = ./pkg/agent ./pkg/kernel/addressreuse ./pkg/kernel/handover ./pkg/kernel/
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel/steer ./tests/packets/lab ./tests/packets/netns ./tests/packets/neighbours
 
-# Modules of their own, because of what they depend on.
-MODULES = tests/netpol tests/netpol/specs tests/model/e2e tests/cluster/integration tests/cluster/conformance tests/cluster/conformance/v0.1.7 tests/cluster/conformance/v0.2.0 tests/cluster/conformance/v0.3.0 tests/speed/bench/plots tests/repository/view release
+# The plugin is a module of its own, as are some tests, because of what they depend on.
+PLUGIN = cmd/kubectl-netpol
+MODULES = $(PLUGIN) tests/netpol tests/netpol/specs tests/model/e2e tests/cluster/integration tests/cluster/conformance tests/cluster/conformance/v0.1.7 tests/cluster/conformance/v0.2.0 tests/cluster/conformance/v0.3.0 tests/speed/bench/plots tests/repository/view release
 
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
@@ -66,9 +67,11 @@ help: ## this list
 
 build: ## build the programs into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	cd $(PLUGIN) && $(GO) build -ldflags '$(LDFLAGS)' -o ../../bin/ .
 
 docs: ## write what docs have from the code: flags, metrics, lints, results, and what kubectl netpol prints
-	$(GO) test -count 1 -run 'MetricsAreDocumented|ResultsTable|ResultsPicture|TestDocument|GoodSets|TestFlagsPage' ./tests/repository/docs ./pkg/tool/lint ./cmd/kubectl-netpol ./cmd/kube-network-policies ./cmd/status-writer -update
+	$(GO) test -count 1 -run 'MetricsAreDocumented|ResultsTable|ResultsPicture|TestFlagsPage' ./tests/repository/docs ./cmd/kube-network-policies ./cmd/status-writer -update
+	cd $(PLUGIN) && $(GO) test -count 1 -run 'TestDocument|GoodSets' . ./lint -update
 
 demo: demo-tools build ## show the agent and kubectl netpol at work on this machine, as root: no cluster, under a minute
 	@$(GO) build -o bin/demo ./tests/repository/demo
@@ -90,8 +93,10 @@ test-all: ## every test there is, the linters and the demo, as root: what CI run
 
 test-unit: tools ## the tests of each package
 	$(GO) test $(SHORT) $(QUICK) $$($(GO) list ./... | grep -vE '/tests/(packets|repository/demo|cluster/(monitoring|image))(/|$$)')
+	cd $(PLUGIN) && $(GO) test $(SHORT) $(QUICK) ./...
 	cd tests/netpol && $(GO) test $(SHORT) ./...
 	cd tests/model/e2e && $(GO) test $(SHORT) .
+	cd tests/cluster/integration && $(GO) test $(SHORT) ./install
 	cd release && $(GO) test $(SHORT) ./...
 
 test-scenarios: ## the truth tables of every scenario, in process
@@ -202,6 +207,7 @@ race: tools ## the tests of the packages that run goroutines, with the race dete
 
 vulnerabilities: ## known vulnerabilities that the programs can reach, where their database can be
 	@tests/repository/vulnerabilities.sh $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/...
+	@tests/repository/vulnerabilities.sh $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) -C $(PLUGIN) ./...
 
 lint: ## gofmt, vet, staticcheck, gocyclo, actionlint, generated manifests, and which package may import which
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
@@ -210,7 +216,9 @@ lint: ## gofmt, vet, staticcheck, gocyclo, actionlint, generated manifests, and 
 		echo "vet and tidy $$module"; (cd "$$module" && $(GO) vet ./... && $(GO) mod tidy -diff) || exit 1; \
 	done
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
-	cd tests/netpol && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
+	@for module in $(PLUGIN) tests/netpol; do \
+		echo "staticcheck $$module"; (cd "$$module" && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...) || exit 1; \
+	done
 	$(GO) run github.com/fzipp/gocyclo/cmd/gocyclo@$(GOCYCLO) -over 15 -ignore _test.go cmd pkg
 	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT) .github/workflows/* action/example.yml
 	cd release && $(GO) run ./manifests -check
@@ -220,7 +228,7 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
 		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/p' "$$file"); do \
 			echo "$$target in $$(dirname "$$file")"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
+			$(GO) test -C "$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . || exit 1; \
 		done; \
 	done
 
@@ -240,7 +248,7 @@ SCALE_RUNS = $(if $(SHORT),1,3)
 SCALE_PODS = 1000 $(if $(SHORT),,100000)
 
 bench: tools ## what is promised of speed and size, and what is reached: as root, on a quiet machine. With SHORT=-short once and with less of everything: does it work?
-	$(if $(SHORT),,$(GO) test -run '^$$' -bench . -benchmem ./pkg/...)
+	$(if $(SHORT),,$(GO) test -run '^$$' -bench . -benchmem ./pkg/... && cd $(PLUGIN) && $(GO) test -run '^$$' -bench . -benchmem ./*/...)
 	$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/speed/bench ./tests/speed/bench/callback ./tests/speed/bench/floor ./tests/speed/scale
 	$(GO) test -c -o bin/ ./tests/speed/bench ./pkg/kernel/steer
 	@$(GIVE_BACK)

@@ -7,10 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 // applied returns the cluster after changes were applied to it by name, as by kubectl

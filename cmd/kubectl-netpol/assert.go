@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/intent"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/intent"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/junit"
 )
 

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // ifEnforced returns c with its audited policies enforced, or c itself if none is audited.

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 // serviceAt returns the Service that has an address, nil if none is known.

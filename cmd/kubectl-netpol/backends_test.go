@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
 )
 
 // servicesOf is a pod that may reach a range of Services and nothing else, with Services.

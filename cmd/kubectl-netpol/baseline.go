@@ -6,7 +6,7 @@ import (
 	"os"
 	"slices"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
 )
 
 // knownFinding is what a finding of a baseline is recognised by. Lines and the places of rules

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // caveat is a JSON field that limits the meaning of an answer.

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 )
 
 // completionTime limits how long a shell waits for names from the live cluster. Tests raise

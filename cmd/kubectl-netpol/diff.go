@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 type diffOptions struct {

@@ -16,8 +16,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 const dbPolicy = `apiVersion: networking.k8s.io/v1

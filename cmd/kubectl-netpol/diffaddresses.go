@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // comparedAddresses are the addresses that are compared in addition to those of pods.

@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 // nothingChanges says so, as far as everything was compared.

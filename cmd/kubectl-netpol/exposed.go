@@ -8,9 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // exposed returns what Ingresses, routes, Services and host ports expose of members, with workloads in the

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // edge is a cell in which something is reached.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // listing returns an overview as a list of what each side reaches. Sides of a namespace

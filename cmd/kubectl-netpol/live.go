@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 func isAddress(s string) bool {

@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 type matrixOptions struct {

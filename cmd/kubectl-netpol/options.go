@@ -16,13 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/helmchart"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/helmchart"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 // options are the flags of all commands that say where to read the cluster.

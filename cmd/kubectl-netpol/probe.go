@@ -15,11 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/intent"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )

@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/intent"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 	"sigs.k8s.io/kube-network-policies/tests/model/simulated"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )

@@ -12,14 +12,14 @@ import (
 
 	apifield "k8s.io/apimachinery/pkg/util/validation/field"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/junit"
 )
 

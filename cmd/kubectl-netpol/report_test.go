@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
 )
 
 // aReport has values that each format has to escape.
@@ -230,7 +230,7 @@ spec:
 // The examples in docs/lints.md as files: the bad one has findings only of its rule, all
 // with a line, and the good one has none.
 func TestExamplesOfRules(t *testing.T) {
-	t.Chdir("../../pkg/tool/lint/testdata")
+	t.Chdir("lint/testdata")
 	check := func(t *testing.T, example string) *report {
 		t.Helper()
 		_, stdout, stderr := call(t, "", "check -o json -f cluster.yaml -f "+example)
@@ -259,7 +259,7 @@ func TestExamplesOfRules(t *testing.T) {
 }
 
 func TestCheckFlags(t *testing.T) {
-	t.Chdir("../../pkg/tool/lint/testdata")
+	t.Chdir("lint/testdata")
 	for _, tc := range []struct {
 		args   string
 		code   int

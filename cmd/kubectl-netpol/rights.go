@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 // reader reads as much of a cluster as the user may. What it may not list in all

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/common/version"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
 )
 
 // The elements of SARIF 2.1.0 that check writes (OASIS, Static Analysis Results Interchange

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
 )
 
 const (

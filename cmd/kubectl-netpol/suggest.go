@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/suggest"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/suggest"
 )
 
 // suggestOptions are the flags of the command suggest.

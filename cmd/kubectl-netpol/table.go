@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // The marks of cells.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 type viewOptions struct {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"html/template"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // cellPage is the data of the template "cell".

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 const (

@@ -3,7 +3,7 @@ package main
 import (
 	"html/template"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // pageGraph is what the page's script draws: workloads, and an arrow for each cell in which

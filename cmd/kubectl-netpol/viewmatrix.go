@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // matrixPage is the data of the template "matrix".

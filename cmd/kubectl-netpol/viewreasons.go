@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
 // packedReasons are the reasons of the cells of a row. Most of their lines are those of other cells,

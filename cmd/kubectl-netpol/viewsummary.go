@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // maxLinks limits the workloads that are named beside a finding.

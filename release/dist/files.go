@@ -114,7 +114,7 @@ func bom(name, version string, info *debug.BuildInfo) ([]byte, error) {
 		"bomFormat":   "CycloneDX",
 		"specVersion": "1.6",
 		"version":     1,
-		"metadata":    object{"component": component("application", info.Main.Path+"/cmd/"+name, version)},
+		"metadata":    object{"component": component("application", info.Path, version)},
 		"components":  components,
 	}, "", "  ")
 }

@@ -96,7 +96,7 @@ func TestArchivesHaveTheCompletion(t *testing.T) {
 }
 
 func TestBillOfMaterials(t *testing.T) {
-	bill, err := bom("agent", "v1.2.3", &debug.BuildInfo{GoVersion: "go1.26.1", Main: debug.Module{Path: "example.com/m"}, Deps: []*debug.Module{
+	bill, err := bom("agent", "v1.2.3", &debug.BuildInfo{GoVersion: "go1.26.1", Path: "example.com/m/cmd/agent", Deps: []*debug.Module{
 		{Path: "example.com/a", Version: "v0.1.0"},
 		{Path: "example.com/b", Version: "v0.2.0", Replace: &debug.Module{Path: "example.com/c", Version: "v0.3.0"}},
 	}})

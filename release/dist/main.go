@@ -99,8 +99,8 @@ func (r release) build(command string, p platform, program, sbom string) error {
 	if err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w "+r.ldflags, "-o", program, "./cmd/"+command)
-	build.Dir, build.Stderr = r.repository, os.Stderr
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w "+r.ldflags, "-o", program, ".")
+	build.Dir, build.Stderr = filepath.Join(r.repository, "cmd", command), os.Stderr
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.os, "GOARCH="+p.arch)
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build %s for %s/%s: %w", command, p.os, p.arch, err)

@@ -29,7 +29,7 @@ helm_version=v3.22.0
 helm=$cache/helm-$helm_version/helm
 [[ -x $helm ]] || GOBIN=$(dirname "$helm") go install "helm.sh/helm/v3/cmd/helm@$helm_version"
 
-(cd "$root" && go build -o "$work/kubectl-netpol" ./cmd/kubectl-netpol)
+go build -C "$root/cmd/kubectl-netpol" -o "$work/kubectl-netpol" .
 
 agent=$(ask -n kube-system get daemonset kube-network-policies --ignore-not-found -o name)
 manifest=$(cat "$state/manifest" 2>/dev/null || true)

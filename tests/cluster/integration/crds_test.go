@@ -14,7 +14,7 @@ import (
 
 // proposals contains the definitions of kinds that are proposed. patches add the fields of proposals.
 const (
-	proposals = "../../../pkg/tool/apivalidation/crds/proposals/"
+	proposals = "../../../cmd/kubectl-netpol/apivalidation/crds/proposals/"
 	patches   = proposals + "clusternetworkpolicies/*.yaml"
 	groups    = proposals + "cidrgroups.yaml"
 )

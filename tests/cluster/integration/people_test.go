@@ -23,7 +23,7 @@ import (
 // kubectlNetpol builds the program for authors of policies, once, and returns its file.
 var kubectlNetpol = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(scratch, "kubectl-netpol")
-	said, err := exec.Command("go", "build", "-C", "../../..", "-o", file, "./cmd/kubectl-netpol").CombinedOutput()
+	said, err := exec.Command("go", "build", "-C", "../../../cmd/kubectl-netpol", "-o", file, ".").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("build kubectl-netpol: %w: %s", err, said)
 	}

@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/apivalidation"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/apivalidation/apivalidationtest"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/apivalidation"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/apivalidation/apivalidationtest"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/crds"
 )

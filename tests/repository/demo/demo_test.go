@@ -111,7 +111,7 @@ func TestDemo(t *testing.T) {
 func buildTool(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "kubectl-netpol")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../../cmd/kubectl-netpol").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../../../cmd/kubectl-netpol", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return binary

@@ -33,10 +33,11 @@ var helps = sync.OnceValues(func() ([3]help, error) {
 		return out, err
 	}
 	defer os.RemoveAll(bin)
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "./cmd/...")
-	build.Dir = root
-	if text, err := build.CombinedOutput(); err != nil {
-		return out, fmt.Errorf("%v: %w\n%s", build, err, text)
+	for folder, packages := range map[string]string{root: "./cmd/...", root + "/cmd/kubectl-netpol": "."} {
+		build := exec.Command("go", "build", "-C", folder, "-ldflags=-s -w", "-o", bin+"/", packages)
+		if text, err := build.CombinedOutput(); err != nil {
+			return out, fmt.Errorf("%v: %w\n%s", build, err, text)
+		}
 	}
 	var errs []error
 	for i, commands := range [][]string{

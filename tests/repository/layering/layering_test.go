@@ -17,6 +17,7 @@ import (
 
 const (
 	module   = "sigs.k8s.io/kube-network-policies/"
+	plugin   = "cmd/kubectl-netpol" // a module of its own
 	document = "../../../docs/architecture.md"
 )
 
@@ -206,10 +207,19 @@ func isStandard(path string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// load returns what every package of the module and its dependencies imports.
+// load returns what every package of the module, of the plugin's module and their dependencies imports.
 func load(t *testing.T) map[string][]string {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Standard", module+"...")
+	graph := map[string][]string{}
+	add(t, graph, "../../..", module+"...")
+	add(t, graph, "../../../"+plugin, "./...")
+	return graph
+}
+
+// add adds the packages that match a pattern in the module of a folder.
+func add(t *testing.T, graph map[string][]string, folder, pattern string) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-C", folder, "-deps", "-json=ImportPath,Imports,Standard", pattern)
 	out, err := cmd.Output()
 	if err != nil {
 		if exit := new(exec.ExitError); errors.As(err, &exit) {
@@ -217,7 +227,6 @@ func load(t *testing.T) map[string][]string {
 		}
 		t.Fatalf("%v: %v", cmd, err)
 	}
-	graph := map[string][]string{}
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p struct {
 			ImportPath string
@@ -225,7 +234,7 @@ func load(t *testing.T) map[string][]string {
 			Standard   bool
 		}
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			return graph
+			return
 		} else if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,10 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
 
-const module = "sigs.k8s.io/kube-network-policies/"
+const (
+	module = "sigs.k8s.io/kube-network-policies/"
+	plugin = "cmd/kubectl-netpol" // a module of its own
+)
 
 // suiteTimeout bounds the tests of one mutant.
 const suiteTimeout = 20 * time.Minute
@@ -102,19 +105,31 @@ func TestMutantsApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arguments := []string{"build", "-overlay=" + overlay}
+	var packages []string
 	for file := range files {
-		if pkg := "./" + path.Dir(file); !slices.Contains(arguments, pkg) {
-			arguments = append(arguments, pkg)
-		}
+		packages = append(packages, path.Dir(file))
 	}
-	cmd := exec.CommandContext(t.Context(), "go", arguments...)
-	cmd.Dir = root
+	goEach(t, packages, "build", "-overlay="+overlay)
+}
 
-	output, err := cmd.CombinedOutput()
-
-	if err != nil {
-		t.Errorf("%v\n%s", err, output)
+// goEach runs a command of go with packages, in the module of each: the plugin has its own.
+func goEach(t *testing.T, packages []string, arguments ...string) {
+	t.Helper()
+	slices.Sort(packages)
+	ofModule := map[string][]string{}
+	for _, pkg := range slices.Compact(packages) {
+		folder := root
+		if pkg == plugin || strings.HasPrefix(pkg, plugin+"/") {
+			folder = filepath.Join(root, plugin)
+		}
+		ofModule[folder] = append(ofModule[folder], module+pkg)
+	}
+	for folder, packages := range ofModule {
+		cmd := exec.CommandContext(t.Context(), "go", slices.Concat(arguments, packages)...)
+		cmd.Dir = folder
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", cmd, output)
+		}
 	}
 }
 
@@ -147,18 +162,13 @@ func build(t *testing.T, all []mutant) binaries {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	tests := []string{"test", "-c", "-o", dir, "-vet=off", "-overlay=" + overlay, "-ldflags=-w"}
+	var tests []string
 	for _, m := range all {
-		if pkg := module + m.suite.pkg; !slices.Contains(tests, pkg) {
-			tests = append(tests, pkg)
-		}
+		tests = append(tests, m.suite.pkg)
 	}
-	agent := []string{"build", "-o", dir, "-overlay=" + overlay, "-ldflags=-w", module + "cmd/kube-network-policies"}
-	for _, arguments := range [][]string{agent, tests} {
-		if output, err := exec.CommandContext(t.Context(), "go", arguments...).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
-	}
+	goEach(t, []string{"cmd/kube-network-policies"}, "build", "-o", dir, "-overlay="+overlay, "-ldflags=-w")
+	// With the slash a single test, too, is named after its package.
+	goEach(t, tests, "test", "-c", "-o", dir+"/", "-vet=off", "-overlay="+overlay, "-ldflags=-w")
 	return binaries(dir)
 }
 

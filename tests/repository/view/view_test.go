@@ -50,8 +50,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		program = filepath.Join(dir, "kubectl-netpol")
-		build := exec.Command("go", "build", "-o", program, "./cmd/kubectl-netpol")
-		build.Dir = root
+		build := exec.Command("go", "build", "-C", root+"/cmd/kubectl-netpol", "-o", program, ".")
 		if output, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%v\n%s", err, output)
 			return 1

@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 settings
 gates=IngressByAddress=true,ServiceAccounts=true,CIDRGroups=true
-crds=$root/pkg/tool/apivalidation/crds/proposals
+crds=$root/cmd/kubectl-netpol/apivalidation/crds/proposals
 
 kubectl apply -f "$crds/cidrgroups.yaml"
 for patch in "$crds"/clusternetworkpolicies/*.yaml; do

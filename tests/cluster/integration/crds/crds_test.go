@@ -8,7 +8,7 @@ import (
 )
 
 // kubectl-netpol validates with the definitions of the releases. If this fails, run
-// pkg/tool/apivalidation/update.sh.
+// cmd/kubectl-netpol/apivalidation/update.sh.
 func TestEmbeddedDefinitionsAreReleased(t *testing.T) {
 	for _, release := range []Release{V017, V030} {
 		files, err := release.Files(t.Context(), Experimental)
@@ -20,7 +20,7 @@ func TestEmbeddedDefinitionsAreReleased(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			embedded, err := os.ReadFile(filepath.Join("../../../../pkg/tool/apivalidation/crds", filepath.Base(file)))
+			embedded, err := os.ReadFile(filepath.Join("../../../../cmd/kubectl-netpol/apivalidation/crds", filepath.Base(file)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,160 @@
+package clusterfiles
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+)
+
+// assumePods adds one pod for each workload that has none. It runs in the order of
+// templates, owners first, because a workload whose controller is in the files, or that
+// already has a pod, needs no pod of its own.
+func (c *Objects) assumePods(templates []object) {
+	have := map[workloads.Ref]bool{}
+	names := map[key]bool{}
+	podKey := func(p *corev1.Pod) key { return key{workloads.Pod, p.Namespace, p.Name} }
+	for _, p := range c.Pods {
+		have[workloads.Of(p)], names[podKey(p)] = true, true
+	}
+	for _, o := range templates {
+		p, ok := workloads.PodOf(o.Object)
+		if !ok {
+			continue
+		}
+		c.addSelector(workloads.Of(p), o)
+		if have[workloads.Of(p)] || c.controlled(o) {
+			continue
+		}
+		if names[podKey(p)] { // by a pod, or by a workload of another kind
+			p.Name += "-" + strings.ToLower(o.kind.Kind)
+		}
+		have[workloads.Of(p)], names[podKey(p)] = true, true
+		source := o.source
+		source.prefix = o.kind.template
+		c.sources[podKey(p)] = source
+		c.Pods = append(c.Pods, p)
+		c.AssumedPods = append(c.AssumedPods, workloads.Of(p))
+	}
+	slices.SortFunc(c.Pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(c.AssumedPods, workloads.Ref.Compare)
+}
+
+// addSelector records the selector of a workload. The selector of a controlled workload
+// does not replace its controller's.
+func (c *Objects) addSelector(w workloads.Ref, o object) {
+	if s, ok := workloads.SelectorOf(o.Object); ok && c.Selectors[w] == nil {
+		c.Selectors[w] = s
+	}
+}
+
+// controlled reports whether the files contain the controller of an object.
+func (c *Objects) controlled(o object) bool {
+	owner := metav1.GetControllerOfNoCopy(o)
+	if owner == nil {
+		return false
+	}
+	_, exists := c.sources[key{owner.Kind, o.GetNamespace(), owner.Name}]
+	return exists
+}
+
+// assumeNodes adds the nodes that only pods mention, with the host addresses in the pods'
+// status.
+func (c *Objects) assumeNodes() {
+	known := map[string]bool{}
+	for _, n := range c.Nodes {
+		known[n.Name] = true
+	}
+	assumed := map[string]*corev1.Node{}
+	for _, p := range c.Pods {
+		name := p.Spec.NodeName
+		if name == "" || known[name] {
+			continue
+		}
+		if assumed[name] == nil {
+			assumed[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		}
+		addresses := &assumed[name].Status.Addresses
+		for _, ip := range hostIPs(p) {
+			a := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip}
+			if !slices.Contains(*addresses, a) {
+				*addresses = append(*addresses, a)
+			}
+		}
+	}
+	c.AssumedNodes = slices.Sorted(maps.Keys(assumed))
+	for _, name := range c.AssumedNodes {
+		c.Nodes = append(c.Nodes, assumed[name])
+	}
+	slices.SortFunc(c.Nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// hostIPs returns the host addresses in a pod's status.
+func hostIPs(p *corev1.Pod) []string {
+	var ips []string
+	for _, ip := range p.Status.HostIPs {
+		ips = append(ips, ip.IP)
+	}
+	if len(ips) == 0 && p.Status.HostIP != "" {
+		ips = append(ips, p.Status.HostIP)
+	}
+	return ips
+}
+
+// assumeNamespaces adds the namespaces that are named but have no object.
+func (c *Objects) assumeNamespaces(names []string) {
+	known := map[string]bool{}
+	for _, n := range c.Namespaces {
+		known[n.Name] = true
+	}
+	for _, name := range names {
+		if known[name] {
+			continue
+		}
+		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		setDefaults(n)
+		c.Namespaces = append(c.Namespaces, n)
+		c.AssumedNamespaces = append(c.AssumedNamespaces, name)
+	}
+	slices.SortFunc(c.Namespaces, func(a, b *corev1.Namespace) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// assumeAddresses gives an address to every running pod without one. A host-network pod
+// gets the node addresses in its status, where they are known.
+func (c *Objects) assumeAddresses(otherPolicies []compile.Object) {
+	var unaddressed []*corev1.Pod
+	for _, p := range c.Pods {
+		if len(compile.Addresses(p)) > 0 || compile.Ended(p) {
+			continue
+		}
+		if ips := hostIPs(p); p.Spec.HostNetwork && len(ips) > 0 {
+			for _, ip := range ips {
+				p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+			}
+			continue
+		}
+		unaddressed = append(unaddressed, p)
+		c.Unaddressed = append(c.Unaddressed, p.Namespace+"/"+p.Name)
+	}
+	if len(unaddressed) == 0 {
+		return
+	}
+	used := c.usedRanges(otherPolicies)
+	for _, f := range c.families() {
+		free := f.free(used, len(unaddressed))
+		c.AssumedAddresses = append(c.AssumedAddresses, free)
+		addr := free.Addr()
+		for _, p := range unaddressed {
+			addr = addr.Next() // the first address is that of the network
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: addr.String()})
+		}
+	}
+}
