@@ -184,6 +184,7 @@ const WithoutPods = "/without-pods"
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, bare := strings.CutPrefix(r.URL.Path, WithoutPods)
+	path, namespace := cutNamespace(path)
 	k := s.kinds[path]
 	if k == nil || r.Method != http.MethodGet {
 		http.NotFound(w, r)
@@ -193,7 +194,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		k = newKind(k.example, k.list)
 	}
 	query := r.URL.Query()
-	selected, err := newSelection(query.Get("fieldSelector"))
+	selected, err := newSelection(namespace, query.Get("fieldSelector"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -214,6 +215,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		c.watch(from)
 	}
+}
+
+// cutNamespace returns the path without a namespace, and the namespace if there is one.
+func cutNamespace(path string) (all, namespace string) {
+	const part = "/namespaces/"
+	before, rest, found := strings.Cut(path, part)
+	namespace, resource, ok := strings.Cut(rest, "/")
+	if !found || !ok {
+		return path, ""
+	}
+	return before + "/" + resource, namespace
 }
 
 var encoder = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)

@@ -16,12 +16,12 @@ const nodeField = "spec.nodeName"
 // attributes are the attributes by which requests select an object. They implement
 // fields.Fields.
 type attributes struct {
-	name string
-	node string // of a pod
+	namespace, name string
+	node            string // of a pod
 }
 
 func attributesOf(o Object) attributes {
-	a := attributes{name: o.GetName()}
+	a := attributes{namespace: o.GetNamespace(), name: o.GetName()}
 	if pod, ok := o.(*corev1.Pod); ok {
 		a.node = pod.Spec.NodeName
 	}
@@ -43,9 +43,13 @@ func (a attributes) Get(field string) string {
 }
 
 // selection is the set of objects that a request selects.
-type selection struct{ fields fields.Selector }
+type selection struct {
+	namespace string // empty for all
+	fields    fields.Selector
+}
 
-func newSelection(byFields string) (s selection, err error) {
+func newSelection(namespace, byFields string) (s selection, err error) {
+	s.namespace = namespace
 	if s.fields, err = fields.ParseSelector(byFields); err != nil {
 		return s, fmt.Errorf("fieldSelector: %w", err)
 	}
@@ -59,7 +63,7 @@ func newSelection(byFields string) (s selection, err error) {
 
 // has reports whether the selection contains o.
 func (s selection) has(o object) bool {
-	return o.encoded != nil && s.fields.Matches(o.attributes)
+	return o.encoded != nil && (s.namespace == "" || s.namespace == o.namespace) && s.fields.Matches(o.attributes)
 }
 
 // frameOf returns an event as a client with this selection sees it, or nil if the client

@@ -37,12 +37,13 @@ func TestSelections(t *testing.T) {
 		{watch.Deleted, podOf("x", "a", "1", "node-1")},
 	}
 	for _, tt := range []struct {
-		name, fields, events string
-		objects              int
+		name, namespace, fields, events string
+		objects                         int
 	}{
-		{"all", "", "ADDED a=1, MODIFIED a=1, MODIFIED a=2, ADDED b=1, MODIFIED b=3, MODIFIED a=1, DELETED a=1", 1},
-		{"a node", "spec.nodeName=node-1", "ADDED a=1, MODIFIED a=2, ADDED b=1, MODIFIED b=3, MODIFIED a=1, DELETED a=1", 1},
-		{"a name", "metadata.name=c", "", 0},
+		{"all", "", "", "ADDED a=1, MODIFIED a=1, MODIFIED a=2, ADDED b=1, MODIFIED b=3, MODIFIED a=1, DELETED a=1", 1},
+		{"a namespace", "y", "", "ADDED b=1, MODIFIED b=3", 1},
+		{"a node", "", "spec.nodeName=node-1", "ADDED a=1, MODIFIED a=2, ADDED b=1, MODIFIED b=3, MODIFIED a=1, DELETED a=1", 1},
+		{"a name", "", "metadata.name=c", "", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, address := newServer(t, true)
@@ -54,7 +55,7 @@ func TestSelections(t *testing.T) {
 			options := metav1.ListOptions{FieldSelector: tt.fields}
 			from := options
 			from.ResourceVersion = "1"
-			selected, err := client.CoreV1().Pods("").Watch(t.Context(), from)
+			selected, err := client.CoreV1().Pods(tt.namespace).Watch(t.Context(), from)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,7 +78,7 @@ func TestSelections(t *testing.T) {
 			if got := strings.Join(got, ", "); got != tt.events {
 				t.Errorf("events %q, want %q", got, tt.events)
 			}
-			listed, err := client.CoreV1().Pods("").List(t.Context(), options)
+			listed, err := client.CoreV1().Pods(tt.namespace).List(t.Context(), options)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +99,7 @@ func TestSelections(t *testing.T) {
 func TestObjectsThatLeaveASelection(t *testing.T) {
 	s, _ := newServer(t, true)
 	put(t, s, podOf("x", "a", "1", "node-1"), podOf("x", "a", "1", "node-2"))
-	one, err := newSelection("spec.nodeName=node-1")
+	one, err := newSelection("", "spec.nodeName=node-1")
 	if err != nil {
 		t.Fatal(err)
 	}
