@@ -26,8 +26,6 @@ const (
 	waitAgentTimeout = 3 * time.Second
 	// defaultWait is the default of --timeout.
 	defaultWait = 30 * time.Second
-	// maxWaitReasons is how many nodes a line names.
-	maxWaitReasons = 3
 )
 
 // waitOptions are the flags of the command wait.

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
-	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
@@ -104,25 +103,17 @@ func (w *waiting) byNodes(ctx context.Context, p awaited, o *unstructured.Unstru
 		return enforcement{known: true, text: "it is audited, and not enforced"}, nil
 	}
 	e := enforcement{inForce: true}
-	var reasons []string
-	lacking := 0
+	var lacking inforce.Lacking
 	for i := range nodes {
 		known, err := nodes[i].lacks(needs)
-		if err == nil {
-			continue
-		}
-		e.inForce, e.known = false, e.known || known
-		lacking++
-		if lacking <= maxWaitReasons {
-			reasons = append(reasons, nodes[i].node+": "+printable.Text(err.Error()))
+		if err != nil {
+			e.inForce, e.known = false, e.known || known
+			lacking.Add(nodes[i].node, err)
 		}
 	}
-	e.text = fmt.Sprintf("in force on %d of %s", len(nodes)-lacking, count(len(nodes), "node", "nodes"))
-	if lacking > 0 {
-		e.text += "; not on " + strings.Join(reasons, "; ")
-	}
-	if lacking > maxWaitReasons {
-		e.text += fmt.Sprintf("; and %d more", lacking-maxWaitReasons)
+	e.text = fmt.Sprintf("in force on %d of %s", len(nodes)-lacking.Nodes, count(len(nodes), "node", "nodes"))
+	if lacking.Nodes > 0 {
+		e.text += "; not on " + lacking.String()
 	}
 	return e, nil
 }

@@ -51,8 +51,7 @@ const (
 	// those of others.
 	PodsNotKnownByAddress = "PodsNotKnownByAddress"
 
-	maxNamed    = 3   // nodes that a Text names
-	maxReason   = 200 // bytes of a node's reason
+	maxNamed    = 3 // nodes that a message of the log names
 	maxNodeName = 253
 )
 

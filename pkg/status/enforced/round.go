@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -281,8 +280,7 @@ func (n *node) lacks(needs []Need, before bool) (known bool, err error) {
 // describe returns the Text of needs that are not in force everywhere.
 func (r *round) describe(needs []Need, before bool) Text {
 	t := Text{metav1.ConditionUnknown, AgentsDoNotAnswer, ""}
-	var named []string
-	lacking := 0
+	var lacking inforce.Lacking
 	for _, i := range r.candidates(needs) {
 		known, err := r.nodes[i].lacks(needs, before)
 		if err == nil {
@@ -291,19 +289,13 @@ func (r *round) describe(needs []Need, before bool) Text {
 		if known {
 			t.Status, t.Reason = metav1.ConditionFalse, Pending
 		}
-		lacking++
-		if lacking <= maxNamed {
-			named = append(named, Reason(r.nodes[i].name, err))
-		}
+		lacking.Add(r.nodes[i].name, err)
 	}
-	t.Message = fmt.Sprintf("In force on %d of %d nodes. Not known of %s", len(r.nodes)-lacking, len(r.nodes), strings.Join(named, "; "))
+	where := "Not known of"
 	if t.Status == metav1.ConditionFalse {
-		t.Message = fmt.Sprintf("In force on %d of %d nodes. Not on %s", len(r.nodes)-lacking, len(r.nodes), strings.Join(named, "; "))
+		where = "Not on"
 	}
-	if lacking > maxNamed {
-		t.Message += fmt.Sprintf("; and %d more", lacking-maxNamed)
-	}
-	t.Message += "."
+	t.Message = fmt.Sprintf("In force on %d of %d nodes. %s %v.", len(r.nodes)-lacking.Nodes, len(r.nodes), where, &lacking)
 	return t
 }
 

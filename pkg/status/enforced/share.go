@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 )
 
@@ -46,28 +46,15 @@ func (r Round) OnNode(name string, needs ...Need) error {
 	return err
 }
 
-// Lacking returns how many nodes other than one lack some of the needs, and says of the first of them
-// why.
-func (r Round) Lacking(but string, needs ...Need) (n int, first []string) {
+// AddLacking adds the nodes other than one that lack some of the needs.
+func (r Round) AddLacking(to *inforce.Lacking, but string, needs ...Need) {
 	for i := range r.round.nodes {
 		other := &r.round.nodes[i]
 		if other.name == but {
 			continue
 		}
-		_, err := other.lacks(needs, false)
-		if err == nil {
-			continue
-		}
-		n++
-		if n <= maxNamed {
-			first = append(first, Reason(other.name, err))
+		if _, err := other.lacks(needs, false); err != nil {
+			to.Add(other.name, err)
 		}
 	}
-	return n, first
-}
-
-// Reason is a node with the reason why something is not in force there, as a Text names it.
-func Reason(node string, err error) string {
-	text := err.Error()
-	return node + ": " + printable.Text(text[:min(len(text), maxReason)])
 }

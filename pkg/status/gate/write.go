@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
@@ -77,21 +77,14 @@ func (p *pod) text(r enforced.Round, unknown error, now time.Time) text {
 		"Policies are in force on its node. After %v, it does not wait any longer for %s.", othersPatience, p.lacking(r, nil))}
 }
 
-// maxNamed is how many nodes a text names.
-const maxNamed = 3
-
 // lacking names nodes for which a pod waits, first its own if that has an error.
 func (p *pod) lacking(r enforced.Round, own error) string {
-	n, named := r.Lacking(p.node, p.known())
+	var lacking inforce.Lacking
 	if own != nil {
-		n, named = n+1, slices.Insert(named, 0, "its own node "+enforced.Reason(p.node, own))
+		lacking.Add("its own node "+p.node, own)
 	}
-	named = named[:min(len(named), maxNamed)]
-	text := strings.Join(named, "; ")
-	if n > len(named) {
-		text += fmt.Sprintf("; and %d more", n-len(named))
-	}
-	return text
+	r.AddLacking(&lacking, p.node, p.known())
+	return lacking.String()
 }
 
 // write writes conditions, a few at the same time.
