@@ -127,9 +127,7 @@ func (r *eventRecorder) create(ctx context.Context, e *eventsv1.Event) error {
 	if apierrors.IsAlreadyExists(err) {
 		err = nil // created by a writer that ended before it could record it
 	}
-	res := resultOf(err)
-	r.writer.metrics.events.WithLabelValues(string(res)).Inc()
-	switch res {
+	switch resultOf(err) {
 	case success:
 		return nil
 	case serverError, failed:

@@ -11,7 +11,6 @@ import (
 
 type metrics struct {
 	writes     *prometheus.CounterVec
-	events     *prometheus.CounterVec
 	conditions *prometheus.GaugeVec
 	usable     *prometheus.GaugeVec
 	leader     prometheus.Gauge
@@ -27,10 +26,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_status_writes_total",
 			Help: "Requests that store or remove conditions. conflict, gone: changed or deleted meanwhile. unserved: no such sink. refused: by admission. invalid: the stored policy is no longer valid. server_error: answered with 5xx. error: no answer.",
 		}, []string{"kind", "sink", "result"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_status_events_total",
-			Help: "Events created about policies.",
-		}, []string{"result"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_status_conditions",
 			Help: "Policies for which a condition is true, as the leader knows them.",
@@ -46,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		current: map[item][]prometheus.Labels{},
 		pending: map[item]time.Time{},
 	}
-	reg.MustRegister(m.writes, m.events, m.conditions, m.usable, m.leader,
+	reg.MustRegister(m.writes, m.conditions, m.usable, m.leader,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "netpol_status_oldest_unwritten_seconds",
 			Help: "Longest time that a policy has been waiting for its conditions to be stored.",
@@ -57,7 +52,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // initialize creates the counters of kinds with value 0.
 func (m *metrics) initialize(kinds []Kind) {
 	for _, r := range results {
-		m.events.WithLabelValues(string(r))
 		for _, k := range kinds {
 			for _, s := range k.Sinks {
 				m.writes.WithLabelValues(k.Name, s.Name(), string(r))

@@ -61,7 +61,6 @@ type File struct {
 	table         *Table
 	file          sealedfile.File
 	reads, writes *prometheus.CounterVec
-	size          prometheus.Gauge
 
 	unsaved bool      // the table has changed
 	saved   time.Time // when the file was written
@@ -91,12 +90,8 @@ func NewFile(cfg FileConfig, table *Table) *File {
 			Name: "netpol_dns_saved_writes_total",
 			Help: "Times that names were saved.",
 		}, []string{"result"}),
-		size: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "netpol_dns_saved_bytes",
-			Help: "Size of the saved names.",
-		}),
 	}
-	cfg.Registerer.MustRegister(f.reads, f.writes, f.size)
+	cfg.Registerer.MustRegister(f.reads, f.writes)
 	for _, r := range []sealedfile.Reason{used, sealedfile.Missing, sealedfile.Unreadable, sealedfile.Version, sealedfile.Corrupt, node, boot, resolvers, clock} {
 		f.reads.WithLabelValues(string(r))
 	}
@@ -243,10 +238,9 @@ func (f *File) save(ctx context.Context) {
 	if errors.Is(err, sealedfile.ErrLocked) {
 		return
 	}
-	n := 0
 	if err == nil {
 		f.follow(ctx)
-		n, err = f.write()
+		err = f.write()
 		unlock()
 	}
 	f.unsaved, f.saved = err != nil, time.Now()
@@ -257,13 +251,11 @@ func (f *File) save(ctx context.Context) {
 		}
 	} else {
 		f.writes.WithLabelValues("success").Inc()
-		f.size.Set(float64(n))
 	}
 	f.failed = err != nil
 }
 
-// write writes the file and returns its size in bytes.
-func (f *File) write() (size int, err error) {
+func (f *File) write() error {
 	h := header{Node: f.cfg.Node, Boot: f.cfg.Boot, Resolvers: f.cfg.Resolvers, Saved: f.cfg.Uptime()}
 	pods := f.table.state()
 	return f.file.Write(func(w io.Writer) error { return encode(w, &h, pods) })

@@ -138,19 +138,19 @@ func (f *File) bytes() ([]byte, error) {
 	return content, nil
 }
 
-// Write replaces the file by one with the content that write writes, and returns its size in bytes.
-func (f *File) Write(write func(io.Writer) error) (size int, err error) {
+// Write replaces the file by one with the content that write writes.
+func (f *File) Write(write func(io.Writer) error) error {
 	content, err := f.Format.Seal(write)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if int64(len(content)) > f.Format.MaxFile {
-		return 0, fmt.Errorf("%d bytes are more than %d", len(content), f.Format.MaxFile)
+		return fmt.Errorf("%d bytes are more than %d", len(content), f.Format.MaxFile)
 	}
 	// Two agents may write at the same time during a handover.
 	file, err := os.CreateTemp(filepath.Dir(f.Path), temporary(f.Path)) // with mode 0600
 	if err != nil {
-		return 0, err
+		return err
 	}
 	_, err = file.Write(content)
 	info, errStat := file.Stat()
@@ -158,10 +158,10 @@ func (f *File) Write(write func(io.Writer) error) (size int, err error) {
 		err = os.Rename(file.Name(), f.Path)
 	}
 	if err != nil {
-		return 0, errors.Join(err, os.Remove(file.Name()))
+		return errors.Join(err, os.Remove(file.Name()))
 	}
 	f.last = info
-	return len(content), nil
+	return nil
 }
 
 // Replaced reports whether another process has written the file since this one last read or wrote

@@ -47,7 +47,6 @@ type Cache struct {
 	cfg           Config
 	kinds         []string
 	reads, writes *prometheus.CounterVec
-	size          prometheus.Gauge
 	file          sealedfile.File
 }
 
@@ -64,17 +63,13 @@ func New(cfg Config) *Cache {
 			Name: "netpol_snapshot_cache_writes_total",
 			Help: "Times that the state was saved.",
 		}, []string{"result"}),
-		size: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "netpol_snapshot_cache_bytes",
-			Help: "Size of the saved state.",
-		}),
 	}
 	for _, k := range compile.Kinds {
 		if k.Enabled(cfg.Kinds) {
 			c.kinds = append(c.kinds, k.Name)
 		}
 	}
-	cfg.Registerer.MustRegister(c.reads, c.writes, c.size)
+	cfg.Registerer.MustRegister(c.reads, c.writes)
 	for _, r := range []sealedfile.Reason{used, sealedfile.Missing, sealedfile.Unreadable, sealedfile.Version, sealedfile.Corrupt, node, kinds, age} {
 		c.reads.WithLabelValues(string(r))
 	}
@@ -146,13 +141,11 @@ func (c *Cache) read(now time.Time, share func(*compile.Pod)) (*State, error) {
 // Write replaces the file. Node, Boot and Kinds of the state are this node's.
 func (c *Cache) Write(s *State) error {
 	s.Node, s.Boot, s.Kinds = c.cfg.Node, c.cfg.Boot, c.kinds
-	n, err := c.file.Write(func(w io.Writer) error { return encode(w, s) })
-	if err != nil {
+	if err := c.file.Write(func(w io.Writer) error { return encode(w, s) }); err != nil {
 		c.writes.WithLabelValues("error").Inc()
 		return fmt.Errorf("write snapshot cache %s: %w", c.cfg.Path, err)
 	}
 	c.writes.WithLabelValues("success").Inc()
-	c.size.Set(float64(n))
 	return nil
 }
 

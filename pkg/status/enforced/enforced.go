@@ -395,7 +395,7 @@ func (c *Collector) updateCertain(p Policy, t *track, r *round, inForce bool, no
 	}
 }
 
-// within returns within what time of its change a track came into force, for its Text, and counts it.
+// within returns within what time of its change a track came into force, for its Text.
 // It returns nothing if the change was before this Collector, or after the policy had been in force.
 func (c *Collector) within(t *track, r *round) string {
 	if !t.timed {
@@ -403,7 +403,6 @@ func (c *Collector) within(t *track, r *round) string {
 	}
 	const least = 100 * time.Millisecond // the writer learns of a change later than agents may
 	took := max(r.inForceSince(t.needs).Sub(t.since), least)
-	c.metrics.latency.Observe(took.Seconds())
 	if took < 10*time.Second {
 		return fmt.Sprintf(", within %.1f s of the change", took.Seconds())
 	}

@@ -134,7 +134,7 @@ func TestOneTextForEachGeneration(t *testing.T) {
 		if n := testutil.ToFloat64(c.metrics.nodes.WithLabelValues(nodeCurrent)); n != 3 {
 			t.Errorf("%v nodes answer, want 3", n)
 		}
-		if n := testutil.CollectAndCount(c.metrics.latency); n != 1 || c.pending(nodeLate) != 1 {
+		if c.pending(nodeLate) != 1 {
 			t.Errorf("%v policies are pending", c.pending(nodeLate))
 		}
 		pass(time.Hour)

@@ -17,8 +17,7 @@ const (
 )
 
 type metrics struct {
-	nodes   *prometheus.GaugeVec
-	latency prometheus.Histogram
+	nodes *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer, pending func(reason string) int) *metrics {
@@ -27,13 +26,8 @@ func newMetrics(reg prometheus.Registerer, pending func(reason string) int) *met
 			Name: "netpol_enforced_nodes",
 			Help: "Nodes by what their agents said last about policies in force. behind: it does not watch a kind. problem: nothing is known to be in force.",
 		}, []string{"state"}),
-		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "netpol_enforced_latency_seconds",
-			Help:    "Time from a change of a policy until it was in force on all nodes, at most: agents say since when later changes have been, too.",
-			Buckets: []float64{.1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600},
-		}),
 	}
-	reg.MustRegister(m.nodes, m.latency)
+	reg.MustRegister(m.nodes)
 	for _, reason := range []string{nodeBehind, nodeProblem, nodeSilent, nodeEmpty, nodeLate} {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "netpol_enforced_pending_policies",

@@ -111,7 +111,7 @@ func New(cfg Config) (*Gate, error) {
 		poked:    make(chan struct{}, 1),
 		pods:     map[types.NamespacedName]*pod{},
 	}
-	g.metrics = newMetrics(cfg.Registerer, g.waiting)
+	g.metrics = newMetrics(cfg.Registerer)
 	cfg.Rounds.Share(g.heard)
 	return g, nil
 }

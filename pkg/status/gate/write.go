@@ -145,7 +145,6 @@ func (g *Gate) wrote(ctx context.Context, w write, version string, err error) {
 		g.errorLog.Do(func() { logger.Error(err, "Cannot make pods ready, trying again") })
 	case w.status == corev1.ConditionTrue:
 		p.stored = version
-		g.metrics.seconds.Observe(time.Since(w.since).Seconds())
 		logger.V(2).Info("Policies are in force for a pod", "pod", klog.KRef(w.Namespace, w.Name), "reason", w.reason)
 	default:
 		p.pending = true
