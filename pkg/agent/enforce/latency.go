@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// bounds are the inclusive upper ends of the ranges in which durations are counted: ten per
+// ends are the inclusive upper ends of the ranges in which durations are counted: ten per
 // decade, from 100 ns to 1 s. They include all of histogramBounds.
-var bounds = func() []time.Duration {
+var ends = func() []time.Duration {
 	var all []time.Duration
 	for decade := 100 * time.Nanosecond; decade < time.Second; decade *= 10 {
 		for _, tenths := range []time.Duration{10, 12, 15, 20, 25, 30, 40, 50, 60, 80} {
@@ -26,7 +26,7 @@ var bounds = func() []time.Duration {
 // many bits.
 var beginnings = func() (first [65]uint8) {
 	for n := range first {
-		i, _ := slices.BinarySearch(bounds, time.Duration(1)<<max(n-1, 0))
+		i, _ := slices.BinarySearch(ends, time.Duration(1)<<max(n-1, 0))
 		first[n] = uint8(i)
 	}
 	return first
@@ -46,7 +46,7 @@ var quantiles = []float64{0.5, 0.9, 0.99}
 // it, takes 360 to 530 ns. The counts of the summary are those of the histogram, so the
 // histogram costs no more.
 type latency struct {
-	counts [128]atomic.Uint64 // by range; index len(bounds) counts longer durations
+	counts [128]atomic.Uint64 // by range; index len(ends) counts longer durations
 	sum    atomic.Int64       // in nanoseconds
 
 	mu sync.Mutex
@@ -65,7 +65,7 @@ type tally [128]uint64
 // observe counts a duration.
 func (l *latency) observe(d time.Duration) {
 	i := int(beginnings[bits.Len64(uint64(max(d, 0)))])
-	for i < len(bounds) && d > bounds[i] {
+	for i < len(ends) && d > ends[i] {
 		i++
 	}
 	l.counts[i].Add(1)
@@ -111,7 +111,7 @@ func (t *tally) cumulate() map[float64]uint64 {
 	cumulated := make(map[float64]uint64, len(histogramBounds))
 	below, i := uint64(0), 0
 	for _, bound := range histogramBounds {
-		for ; i < len(bounds) && bounds[i] <= time.Duration(bound*float64(time.Microsecond)); i++ {
+		for ; i < len(ends) && ends[i] <= time.Duration(bound*float64(time.Microsecond)); i++ {
 			below += t[i]
 		}
 		cumulated[bound] = below
@@ -131,7 +131,7 @@ func (t *tally) quantiles() map[float64]float64 {
 		below := uint64(0)
 		for i, n := range t {
 			if below += n; n > 0 && float64(below) >= q*float64(total) {
-				found[q] = float64(bounds[min(i, len(bounds)-1)]) / float64(time.Microsecond)
+				found[q] = float64(ends[min(i, len(ends)-1)]) / float64(time.Microsecond)
 				break
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 )
 
@@ -23,11 +24,10 @@ const (
 	// newcomerRoom is how many packets from all addresses may begin to wait in newcomerSeconds, and
 	// newcomerNetworkRoom how many from one network, so that a sweep with one node's addresses
 	// leaves a quarter to other nodes. All of them may come at once, as from hundreds of pods that
-	// start on a node: a queue keeps 1,280 packets that wait, each for newcomerWait at most.
+	// start on a node.
 	newcomerSeconds     = 5
-	newcomerRoom        = 1280
+	newcomerRoom        = bounds.LongWaiting
 	newcomerNetworkRoom = newcomerRoom * 3 / 4
-	newcomerWait        = 4 * time.Second
 	// newcomerRepeats is how long a waiting first packet of a TCP connection suppresses its
 	// repetitions. Clients repeat it after one and three seconds (RFC 6298): the second
 	// repetition may wait too, because the first packet is soon dropped.
@@ -85,10 +85,10 @@ func (n *newcomers) admit(p packet.Packet, now time.Time) admission {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.recent.advance(now) {
-		maps.DeleteFunc(n.opening, func(_ packet.Packet, since time.Time) bool { return now.Sub(since) >= newcomerWait })
+		maps.DeleteFunc(n.opening, func(_ packet.Packet, since time.Time) bool { return now.Sub(since) >= bounds.LongWait })
 	}
 	since, opening := n.opening[p]
-	waits := opening && now.Sub(since) < newcomerWait
+	waits := opening && now.Sub(since) < bounds.LongWait
 	switch {
 	case waits && now.Sub(since) < newcomerRepeats:
 		return repeated

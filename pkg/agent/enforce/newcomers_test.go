@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -129,8 +130,8 @@ func TestNewcomersAreBounded(t *testing.T) {
 			{"one connection too many", tcp(1, newcomerPackets), 2 * time.Second, refused},
 			{"the second repetition, while the first packet waits", tcp(1, 0), 3 * time.Second, admitted},
 			{"one connection too many after it", tcp(1, newcomerPackets), 3 * time.Second, refused},
-			{"the same at the end of the first packet's time", tcp(1, 1), newcomerWait - 1, admitted},
-			{"a repetition after the first packet was decided", tcp(1, 2), newcomerWait, refused},
+			{"the same at the end of the first packet's time", tcp(1, 1), bounds.LongWait - 1, admitted},
+			{"a repetition after the first packet was decided", tcp(1, 2), bounds.LongWait, refused},
 			{"a repetition of the second one, in the address's rest", tcp(1, 0), 6 * time.Second, repeated},
 			{"its last repetition", tcp(1, 0), 7 * time.Second, refused},
 			{"a connection of another address", tcp(2, 0), 9 * time.Second, admitted},

@@ -79,3 +79,11 @@ const (
 	LineSilence      = 15 * time.Second
 	AskedNodes       = 64
 )
+
+// Bounds of packets that wait until it is known who sent or gets them. Kubelets that start 150 pods at once
+// take 3.6 s for a status.
+const (
+	PacketWait  = time.Second
+	LongWait    = 4 * time.Second // for packets of unknown sources
+	LongWaiting = 1280            // in a queue
+)

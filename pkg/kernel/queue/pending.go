@@ -3,6 +3,8 @@ package queue
 import (
 	"net/netip"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 // deferred reports whether v postpones the verdict.
@@ -20,9 +22,9 @@ type pendingPacket struct {
 // packets.
 func (a *answerer) addPending(p packetMessage, source netip.Addr, long bool) {
 	now := time.Now()
-	until := now.Add(maxPendingTime)
+	until := now.Add(bounds.PacketWait)
 	if long {
-		until = now.Add(longPendingTime)
+		until = now.Add(bounds.LongWait)
 		a.longPending++
 	}
 	n := len(a.pending)
@@ -46,7 +48,7 @@ func (a *answerer) addPending(p packetMessage, source netip.Addr, long bool) {
 // bounded, so that an attacker cannot fill the agent's memory.
 func (a *answerer) mayDefer(verdict Verdict, source netip.Addr) bool {
 	if verdict == DeferLong {
-		return a.longPending < maxPendingLong
+		return a.longPending < bounds.LongWaiting
 	}
 	shortPending := len(a.pending) - a.longPending
 	if shortPending < unsharedPending {

@@ -76,12 +76,9 @@ const (
 	// length packets can be whole.
 	MaxCopyRange = 0xffff - attrHeaderLen
 
-	maxPending      = 512 // packets with the verdict Defer that may be pending per queue
-	unsharedPending = 256 // up to this number, all of them may be from one source
-	maxPendingEach  = 32  // above it, packets from a source with this number are not deferred
-	maxPendingTime  = time.Second
-	maxPendingLong  = 1280                 // packets with the verdict DeferLong that may be pending per queue
-	longPendingTime = 4 * time.Second      // their maxPendingTime: kubelets that start 150 pods at once take 3.6 s for a status
+	maxPending      = 512                  // packets with the verdict Defer that may be pending per queue
+	unsharedPending = 256                  // up to this number, all of them may be from one source
+	maxPendingEach  = 32                   // above it, packets from a source with this number are not deferred
 	retryFewEvery   = 5 * time.Millisecond // interval between two calls for up to fewPending packets
 	fewPending      = 32
 	retryEvery      = 20 * time.Millisecond // the interval for more of them

@@ -54,6 +54,7 @@ var bounded = []struct{ what, most, beyond, test string }{
 	{"line of new pods: bytes, pods, addresses of one", join(kib(bounds.LineBytes), fmt.Sprint(bounds.LineSandboxes), fmt.Sprint(bounds.LineAddresses)), "the stream ends", "TestAnswersOfAChangedAgent"},
 	{"lines in a second and at once; time without one", fmt.Sprintf("%d; %s", bounds.LineRate, span(bounds.LineSilence)), "wait; the stream ends", "TestLinesAreBounded"},
 	{"nodes that are asked at a time", fmt.Sprint(bounds.AskedNodes), "not asked, counted", "TestTooManyNodes"},
+	{"packets of unknown pods: how long each waits, and how many of unknown sources in a queue", join(span(bounds.PacketWait)+" or "+span(bounds.LongWait), fmt.Sprint(bounds.LongWaiting)), "evaluated by address, or dropped", "TestPendingPacketsAreDecidedInTime, TestPendingPacketsAreBounded"},
 }
 
 func kib(bytes int) string { return fmt.Sprintf("%d KiB", bytes>>10) }
