@@ -162,12 +162,9 @@ func (s *Steerer) flowtables(ctx context.Context) bool {
 }
 
 // Override changes the overrides in one transaction. It returns an error if another agent holds the table,
-// or if the table is not in place yet.
+// or if the table is not in place yet; the overrides are then written with the table.
 func (s *Steerer) Override(ctx context.Context, o Overrides) error {
-	err := s.inUse()
-	if err == nil {
-		err = s.lockTable(ctx)
-	}
+	err := s.lockTable(ctx)
 	if err == nil {
 		err = s.override(ctx, o)
 		s.unlockTable()
@@ -184,6 +181,9 @@ func (s *Steerer) override(ctx context.Context, o Overrides) error {
 		before[k] = struct{}{}
 	}
 	o.apply(s.overrides, len(o.Again) > 0 && s.flowtables(ctx))
+	if err := s.inUse(); err != nil {
+		return err
+	}
 	tx := &nft.Transaction{}
 	for _, k := range overridesWithout(before, s.overrides) {
 		tx.Delete(k.element())

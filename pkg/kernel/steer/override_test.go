@@ -188,6 +188,27 @@ func TestOverridesAreRestored(t *testing.T) {
 	check()
 }
 
+// What is denied while an agent starts is dropped as soon as the agent has the table, in the same transaction.
+func TestOverridesBeforeTheTable(t *testing.T) {
+	earlier, used := newFake(t, blocking)
+	mustSync(t, earlier, Sets{})
+	for name, fake := range map[string]*knftables.Fake{
+		"no table":                    knftables.NewFake(knftables.InetFamily, TableName),
+		"a table of an earlier agent": used,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newOn(t, fake, blocking)
+			if err := s.Override(testContext(t), Overrides{Closed: []End{{Addr: v4}}}); !errors.Is(err, errNotInPlace) {
+				t.Fatalf("before the table is in place: %v", err)
+			}
+			mustSync(t, s, Sets{})
+			if got := fake.Table.Sets[familyName(closedFromSet, false)].Elements; len(got) != 1 || got[0].Key[0] != v4.String() {
+				t.Errorf("closed are %v, want %v", got, v4)
+			}
+		})
+	}
+}
+
 // The kernel has the elements as written, thousands in one transaction.
 func TestKernelOverrides(t *testing.T) {
 	newNode(t)
