@@ -68,7 +68,18 @@ func New(in clusterstate.Input) *Cluster {
 	for _, addr := range c.snapshot.Local() {
 		c.addEndpoint(c.snapshot.Endpoint(addr), addr)
 	}
-	for _, pod := range in.Pods {
+	c.addDisputed()
+	for name, s := range c.endpoints {
+		c.owned[c.owner(name)]++
+		c.families[IPv4] = c.families[IPv4] || s.v4.IsValid()
+		c.families[IPv6] = c.families[IPv6] || s.v6.IsValid()
+	}
+	return c
+}
+
+// addDisputed adds the endpoints that pods are to their own nodes at addresses in dispute.
+func (c *Cluster) addDisputed() {
+	for _, pod := range c.in.Pods {
 		for _, addr := range ownAddresses(pod) {
 			if !c.disputes.has(addr) {
 				continue
@@ -79,12 +90,6 @@ func New(in clusterstate.Input) *Cluster {
 			}
 		}
 	}
-	for name, s := range c.endpoints {
-		c.owned[c.owner(name)]++
-		c.families[IPv4] = c.families[IPv4] || s.v4.IsValid()
-		c.families[IPv6] = c.families[IPv6] || s.v6.IsValid()
-	}
-	return c
 }
 
 // index sets what is made from the snapshot on first use.

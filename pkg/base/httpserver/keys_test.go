@@ -343,7 +343,7 @@ func TestWhoSharesAnAddress(t *testing.T) {
 	})
 }
 
-// TestWhoSharesTheAddressOfTheWriter: strangers behind the address of the writer do not keep it out, at any
+// TestWhoSharesTheAddressOfTheWriter: unknown clients behind the address of the writer do not keep it out, at any
 // rate, whether they send nothing, all that they can, or another server name.
 func TestWhoSharesTheAddressOfTheWriter(t *testing.T) {
 	unknown := certificateOf(t, "unknown")

@@ -79,8 +79,10 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 			if !f.lists(asked, e) {
 				continue
 			}
-			if f.onList != nil {
-				f.onList(asked, count)
+			var onList func(filter, int)
+			f.edit(func() { onList = f.onList })
+			if onList != nil {
+				onList(asked, count)
 			}
 			count++
 			f.edit(func() {

@@ -263,20 +263,22 @@ func TestEndsAreDecidedAgainBeforeTheyAreListed(t *testing.T) {
 				b.Set(always(tt.before, nil), Change{All: true})
 				b.Recheck()
 				time.Sleep(2*minPassInterval + lateAfter)
-				f.onList = func(filter, int) {
-					f.onList = nil
+				listed := false
+				onList := func(filter, int) {
+					f.edit(func() { f.onList, listed = nil, true })
 					if got := o.endsAgain(); !slices.Equal(got, tt.again) {
 						t.Errorf("when the table is listed, packets of %v are decided again, want %v", got, tt.again)
 					}
 				}
+				f.edit(func() { f.onList = onList })
 				b.Set(tt.evaluate, tt.change)
 				if len(tt.change.Links) > 0 {
 					b.Recheck()
 				}
 				time.Sleep(2 * minPassInterval)
 				synctest.Wait()
-				if f.onList != nil || len(o.endsAgain()) > 0 {
-					t.Errorf("listed: %v, still decided again: %v", f.onList == nil, o.endsAgain())
+				if !listed || len(o.endsAgain()) > 0 {
+					t.Errorf("listed: %v, still decided again: %v", listed, o.endsAgain())
 				}
 				for i, m := range f.marks() {
 					if m != tt.marks {

@@ -117,7 +117,7 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 	return response.Body, nil
 }
 
-// nameFor is the server name by which the agent with a key distinguishes this Client from strangers behind
+// nameFor is the server name by which the agent with a key distinguishes this Client from others behind
 // the same address, before the handshake. Other agents cannot compute it.
 func (c *Client) nameFor(key tlskey.Key) string {
 	hash := sha256.Sum256(append([]byte(c.secret), key[:]...))
