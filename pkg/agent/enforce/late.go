@@ -14,11 +14,11 @@ func (in *Input) eitherWay(p packet.Packet) bool {
 	return in.Marked && p.Proto != packet.ICMP && p.Proto != packet.ICMPv6 && !packet.OpensAssociation(p, in.Payload)
 }
 
-// isLate reports whether p, the packet of in, does not begin a connection. Such packets
-// reach the agent while the marks of established connections may be wrong, and when the kernel does not track their connection: it was idle for too long or
-// opened before the tracking began, the table was flushed, or the pod at the other end is
-// gone. Often the sender is the server, and the destination port is the client's ephemeral
-// port.
+// isLate reports whether p, the packet of in, does not begin a connection. Such packets reach the agent
+// while the marks of established connections may be wrong, and when the kernel does not track their
+// connection: it was idle for too long or opened before the tracking began, the table was flushed, or the
+// pod at the other end is gone. Often the sender is the server, and the destination port is the client's
+// ephemeral port.
 func (e *Enforcer) isLate(p *packet.Packet, in *Input, at time.Time) bool {
 	if in.Established {
 		return true
