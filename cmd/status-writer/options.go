@@ -46,7 +46,7 @@ func (o *writerOptions) addPrefixFlag(fs *pflag.FlagSet) {
 	fs.Var(command.Optional(&o.conditionPrefix, validation.IsDNS1123Subdomain), "condition-prefix", "`DOMAIN` before the types of conditions, as in example.com/Accepted, for clusters where another implementation writes the plain ones")
 }
 
-// validate returns an error for each flag that contradicts other flags.
+// Validate returns an error for each flag that contradicts other flags.
 func (o *writerOptions) Validate(args []string) error {
 	return errors.Join(command.NoArguments(args), o.Logging.Validate())
 }

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
 
-// run writes conditions until ctx ends.
+// Run writes conditions until ctx ends.
 func (o *writerOptions) Run(ctx context.Context) error {
 	host, config, err := o.start()
 	if err != nil {
@@ -55,7 +55,7 @@ func (o *writerOptions) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// run removes all conditions and annotations.
+// Run removes all conditions and annotations.
 func (c *writerCleanup) Run(ctx context.Context) error {
 	host, config, err := c.start()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
-// Answers configures what the status writer asks: what is in force. Agents of other
-// nodes ask for new pods.
+// Answers configures what the agent answers: to the status writer what is in force, to agents of other
+// nodes its new pods.
 type Answers struct {
 	// BindAddress is the "host:port" where they are served. Empty serves none.
 	BindAddress string

@@ -32,10 +32,6 @@ func newEvaluator(budget int64, reg prometheus.Registerer) *evaluator {
 			Name: "netpol_evaluation_memory_bytes",
 			Help: "Memory of cached evaluations, at most 64 MiB.",
 		}, func() float64 { return float64(e.memory.Used()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "netpol_evaluation_evictions_total",
-			Help: "Cached evaluations evicted to stay within 64 MiB.",
-		}, func() float64 { return float64(e.memory.Evicted()) }),
 	)
 	return e
 }

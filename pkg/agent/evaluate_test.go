@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,8 +65,11 @@ func TestDeferredEvaluationsRun(t *testing.T) {
 		if got := testutil.ToFloat64(e.completed); got != float64(len(packets)) {
 			t.Errorf("%v evaluations run, want %d", got, len(packets))
 		}
-		if n, err := testutil.GatherAndCount(reg, "netpol_evaluation_memory_bytes", "netpol_evaluation_evictions_total"); n != 2 || err != nil {
-			t.Errorf("%d metrics of the memory, %v", n, err)
+		used := e.memory.Used()
+		want := fmt.Sprintf("# HELP netpol_evaluation_memory_bytes Memory of cached evaluations, at most 64 MiB.\n"+
+			"# TYPE netpol_evaluation_memory_bytes gauge\nnetpol_evaluation_memory_bytes %d\n", used)
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "netpol_evaluation_memory_bytes"); err != nil || used == 0 {
+			t.Errorf("%d bytes are used: %v", used, err)
 		}
 		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 			t.Errorf("lint: %v %v", problems, err)

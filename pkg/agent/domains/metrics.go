@@ -13,7 +13,7 @@ const (
 	unsolicited result = "unsolicited" // there is no such query, or it has expired
 	malformed   result = "malformed"
 	other       result = "other"      // not about addresses
-	unreadable  result = "unreadable" // or a query
+	unreadable  result = "unreadable" // no complete segment, of an answer or a query
 )
 
 var results = []result{learned, empty, negative, truncated, unsolicited, malformed, other, unreadable}

@@ -131,7 +131,7 @@ type unfiltered map[uint8]bool
 // it lists the connections of an address that no connection has. Kernels before 5.9 then list
 // all connections, and so do later ones for IPv6, where the comparison is inverted: they leave
 // out what the filter selects. Without connections of the family it reports true and probes
-// again at the next call. It calls between between pieces of the list.
+// again at the next call. between is called after each piece of the list.
 func (u unfiltered) filters(ctx context.Context, open func(context.Context) (table, error), sample netip.Addr, between func()) (bool, error) {
 	family, unused := familyOf(sample), netip.IPv6Unspecified()
 	if ignored, known := u[family]; known {

@@ -184,8 +184,8 @@ func TestTableAnswersFromTheFirstAnsweredPodOn(t *testing.T) {
 			}
 		}
 	}
-	if testutil.ToFloat64(s.metrics.lastSuccess) == 0 || testutil.CollectAndCount(s.metrics.support) == 0 {
-		t.Error("metrics of success and of the kernel have no value")
+	if testutil.ToFloat64(s.metrics.lastSuccess) == 0 || testutil.ToFloat64(s.metrics.support.WithLabelValues("queue")) != 1 {
+		t.Error("the last success is not exported, or the queue statement is not said to be supported")
 	}
 	if got := testutil.ToFloat64(s.metrics.repairs); got != 0 {
 		t.Errorf("%v repairs, want none", got)

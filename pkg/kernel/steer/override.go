@@ -99,7 +99,7 @@ func ownKey(a netip.Addr) overrideKey {
 }
 
 // apply changes elements, which are those in the kernel.
-func (o Overrides) apply(elements map[overrideKey]struct{}, flowtables bool) {
+func (o Overrides) apply(elements map[overrideKey]struct{}, flowtables func() bool) {
 	for _, c := range o.Denied {
 		elements[classKey(c)] = struct{}{}
 	}
@@ -127,8 +127,9 @@ func (o Overrides) apply(elements map[overrideKey]struct{}, flowtables bool) {
 }
 
 // applyFamilies adds and removes the elements of overridesSet and reopeningSet. A flowtable might take a
-// blocked connection past all hooks before its packet is decided.
-func applyFamilies(elements map[overrideKey]struct{}, flowtables bool) {
+// blocked connection past all hooks before its packet is decided: it asks for flowtables at each change
+// while the connections of any address are decided again.
+func applyFamilies(elements map[overrideKey]struct{}, flowtables func() bool) {
 	used, again := [2]bool{}, [2]bool{}
 	for _, f := range families {
 		delete(elements, f.key(overridesSet))
@@ -140,11 +141,12 @@ func applyFamilies(elements map[overrideKey]struct{}, flowtables bool) {
 			again[i] = again[i] || k.set == familyName(againFromSet, f.ipv6) || k.set == familyName(againToSet, f.ipv6)
 		}
 	}
+	reopens := (again[0] || again[1]) && !flowtables()
 	for i, f := range families {
 		if used[i] {
 			elements[f.key(overridesSet)] = struct{}{}
 		}
-		if again[i] && !flowtables {
+		if again[i] && reopens {
 			elements[f.key(reopeningSet)] = struct{}{}
 		}
 	}
@@ -180,7 +182,7 @@ func (s *Steerer) override(ctx context.Context, o Overrides) error {
 	for k := range s.overrides {
 		before[k] = struct{}{}
 	}
-	o.apply(s.overrides, len(o.Again) > 0 && s.flowtables(ctx))
+	o.apply(s.overrides, func() bool { return s.flowtables(ctx) })
 	if err := s.inUse(); err != nil {
 		return err
 	}

@@ -141,6 +141,9 @@ func TestEndsAreDecidedAgain(t *testing.T) {
 		checkTraces(t, fake, marksDecide)
 		mustOverride(t, s, Overrides{Again: []End{from}})
 		checkTraces(t, fake, append(append(again, others...), marksDecide[2:]...)) // a flowtable might take a blocked one
+		mustOverride(t, s, Overrides{Closed: []End{{Addr: v4b}}})                  // a change of another pod
+		checkTraces(t, fake, append(append(again, others...), marksDecide[2:]...))
+		mustOverride(t, s, Overrides{Opened: []End{{Addr: v4b}}})
 		mustOverride(t, s, Overrides{Settled: []End{from}, Again: []End{to, {Link: "cali1"}}})
 		checkTraces(t, fake, []traceCase{
 			{"to the pod", pkt(f.peer, f.pod, forwarded, established), queue},

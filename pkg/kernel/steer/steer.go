@@ -59,7 +59,7 @@ type Steerer struct {
 
 	verdicts  verdictKernel
 	tableLock chan struct{}            // full while the table is applied or released, or verdicts or overrides are written
-	overrides map[overrideKey]struct{} // in the kernel; owned by the holder of tableLock
+	overrides map[overrideKey]struct{} // in the kernel, or to be written with the table; owned by the holder of tableLock
 
 	leaving   atomic.Bool   // Release was called
 	onStandby chan struct{} // wakes watchHolder when another agent writes the table
