@@ -157,8 +157,13 @@ func (c *crowd) succeed(t *testing.T, to netip.Addr) {
 	removed := func() float64 { return labtest.Metrics(t, c.agent).Sum("netpol_conntrack_removed_total") }
 	c.Put(t, labtest.PodFile("x/client"), next)
 	var slowest time.Duration
-	for removed() < max(1, float64(c.count)) {
+	end := time.Now().Add(labtest.ChangeTimeout)
+	for removing := false; !removing; {
+		removing = removed() > 0 // the next connection waits until all are
 		begin := time.Now()
+		if !removing && begin.After(end) {
+			t.Fatal("no connection of the earlier pod is removed")
+		}
 		conn, err := c.Hosts["x/client"].Dial(t.Context(), lab.TCP, netip.AddrPortFrom(to, 80))
 		if err != nil {
 			t.Fatal(err)
