@@ -200,7 +200,7 @@ func TestSocketIsBounded(t *testing.T) {
 // connections wait and shake hands at a time.
 func TestDoorIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoor(prometheus.NewCounter(prometheus.CounterOpts{}), bounds.HandshakeRate)
+		d := newDoor(prometheus.NewCounter(prometheus.CounterOpts{}), bounds.HandshakeRate, bounds.HandshakeClients)
 		ctx, cancel := context.WithCancel(t.Context())
 		running, most := 0, 0
 		var ended []net.Conn
@@ -242,7 +242,7 @@ func TestDoorIsBounded(t *testing.T) {
 
 // TestConnectionsOfOneClientWait: at most a number of them, the latest.
 func TestConnectionsOfOneClientWait(t *testing.T) {
-	d := newDoor(prometheus.NewCounter(prometheus.CounterOpts{}), bounds.HandshakeRate)
+	d := newDoor(prometheus.NewCounter(prometheus.CounterOpts{}), bounds.HandshakeRate, bounds.HandshakeClients)
 	var far [2 * bounds.HandshakeClients]net.Conn
 	for i := range far {
 		var near net.Conn

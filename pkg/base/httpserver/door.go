@@ -20,6 +20,7 @@ import (
 type door struct {
 	closed  prometheus.Counter // connections by this door
 	limiter *rate.Limiter
+	each    int // connections of one client that may wait
 	wake    chan struct{}
 
 	mu      sync.Mutex
@@ -35,22 +36,22 @@ type arrival struct {
 	at     time.Time
 }
 
-func newDoor(closed prometheus.Counter, limit rate.Limit) *door {
+func newDoor(closed prometheus.Counter, limit rate.Limit, each int) *door {
 	return &door{
-		closed: closed, limiter: rate.NewLimiter(limit, bounds.HandshakeRate), wake: make(chan struct{}, 1),
+		closed: closed, limiter: rate.NewLimiter(limit, bounds.HandshakeRate), each: each, wake: make(chan struct{}, 1),
 		begun: newMemory[client, struct{}](bounds.RecentClients, bounds.RecentFor),
 	}
 }
 
 // enter has a connection wait, and closes one of too many: the oldest of a client with more than
-// bounds.HandshakeClients, or else the one that is furthest from its turn.
+// each, or else the one that is furthest from its turn.
 func (d *door) enter(conn *connection, c client) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.waiting = append(d.waiting, &arrival{conn, c, time.Now()})
 	counts := d.counts()
 	switch {
-	case counts[c] > bounds.HandshakeClients:
+	case counts[c] > d.each:
 		d.refuse(d.waiting[slices.IndexFunc(d.waiting, func(a *arrival) bool { return a.client == c })])
 	case len(d.waiting) > bounds.HandshakeWaiting:
 		// MaxFunc returns the oldest of equal ones.

@@ -369,6 +369,26 @@ func TestWhoSharesTheAddressOfTheWriter(t *testing.T) {
 	}
 }
 
+// TestOthersArriveWithTheWriter: connections of others from the writer's address that arrive at once do not displace
+// its own before its server name is read.
+func TestOthersArriveWithTheWriter(t *testing.T) {
+	l := newListener(nil, clusterPods, &Access{Client: func(context.Context, *x509.Certificate) error { return nil }}, New(nil, nil, prometheus.NewRegistry()).refused)
+	const shared = "192.0.2.10"
+	l.askers.provers.proved(key{1}, proof{at: netip.MustParseAddr(shared)})
+	arrive := func() net.Conn {
+		near, far := net.Pipe()
+		l.enter(&connection{Conn: &pipe{far, "192.0.2.1:9082", shared + ":4000"}})
+		return near
+	}
+	writer := arrive()
+	for range bounds.HandshakeWaiting - 1 {
+		arrive()
+	}
+	if !open(writer) {
+		t.Error("the connection of the writer is closed")
+	}
+}
+
 // TestNamesOfUnknownClients: what an unknown client says of itself is checked only after it has proved its key, and
 // not at all if the handshake is longer than any client's.
 func TestNamesOfUnknownClients(t *testing.T) {

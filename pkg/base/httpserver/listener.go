@@ -59,12 +59,15 @@ func newListener(l net.Listener, pods Pods, access *Access, refused *prometheus.
 		return n
 	}
 	n.config = access.config()
-	n.node.door, n.ofPods.door, n.others.door = newDoor(count(thisNode), rate.Inf), newDoor(count(ourPods), bounds.HandshakeRate), newDoor(count(otherClients), bounds.HandshakeRate)
+	n.node.door = newDoor(count(thisNode), rate.Inf, bounds.HandshakeClients)
+	n.ofPods.door = newDoor(count(ourPods), bounds.HandshakeRate, bounds.HandshakeClients)
+	n.others.door = newDoor(count(otherClients), bounds.HandshakeRate, bounds.HandshakeClients)
 	if access.Client != nil {
 		n.ofPods.places, n.others.places = nil, nil
 		n.askers = provenGroup(count(knownClients), bounds.ConnectionsPerClient, false)
 		n.streams = provenGroup(count(knownClients), bounds.StreamsPerKey, true)
-		n.known = newDoor(count(knownClients), rate.Inf)
+		// An address with more than one client is not to lose the connection of the one that proved a key.
+		n.known = newDoor(count(knownClients), rate.Inf, bounds.HandshakeWaiting)
 	}
 	return n
 }
@@ -72,7 +75,7 @@ func newListener(l net.Listener, pods Pods, access *Access, refused *prometheus.
 // provenGroup returns a group of clients that prove keys. Each of their connections has one request, so
 // that the door limits requests.
 func provenGroup(closed prometheus.Counter, perKey int, replace bool) *group {
-	g := &group{door: newDoor(closed, bounds.HandshakeRate), places: newShare(closed, perKey, replace), provers: newProvers()}
+	g := &group{door: newDoor(closed, bounds.HandshakeRate, bounds.HandshakeClients), places: newShare(closed, perKey, replace), provers: newProvers()}
 	g.places.requests = nil
 	return g
 }

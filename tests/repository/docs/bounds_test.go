@@ -27,7 +27,7 @@ var bounded = []struct{ what, most, beyond, test string }{
 	{"its certificates, if keys are proved", fmt.Sprint(bounds.Certificates), "closed", "TestNamesOfUnknownClients"},
 	{"its time: to wait, and to take", span(bounds.HandshakeTime), "closed", "TestHandshakesEndInTime"},
 	{"handshakes in a second and at once, of each group", fmt.Sprint(bounds.HandshakeRate), "wait; clients that have begun none for the longest time are next", "TestCrowdOfUnknownClients"},
-	{"that wait, of a group and of one client", fmt.Sprintf("%d, %d", bounds.HandshakeWaiting, bounds.HandshakeClients), "the last in turn, or the client's oldest, is closed", "TestDoorIsBounded, TestConnectionsOfOneClientWait"},
+	{"that wait, of a group and of one client", fmt.Sprintf("%d, %d; where a key was proved, as many as of a group", bounds.HandshakeWaiting, bounds.HandshakeClients), "the last in turn, or the client's oldest, is closed", "TestDoorIsBounded, TestConnectionsOfOneClientWait, TestOthersArriveWithTheWriter"},
 	{"that run, of a group", fmt.Sprint(bounds.HandshakeRunning), "the oldest is closed", "TestDoorIsBounded"},
 	{"connections of a group and of one client", fmt.Sprintf("%d, %d", bounds.Connections, bounds.ConnectionsPerClient), "an idle one of those with most is closed, or else the new one", "TestWhoIsDisplaced, TestOneClientDoesNotTakeAllConnections"},
 	{"connections of this node's own address, and of the socket", fmt.Sprint(bounds.Connections), "the oldest is closed", "TestClientsOfThisMachine, TestSocketIsBounded"},
