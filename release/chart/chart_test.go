@@ -424,7 +424,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		{"statusWriter: {metricsPort: 80}", "/statusWriter/metricsPort"},
 		{"statusWriter: {networkPolicy: {from: [monitoring]}}", "/statusWriter/networkPolicy/from/0"},
 		{"metrics: {podMonitor: {interval: often}}", "/metrics/podMonitor/interval"},
-		{"metrics: {podMonitor: {enabled: true}}", "agent.flags.metrics-bind-address"},
+		{"{agent: {flags: {metrics-bind-address: '[::1]:9080'}}, metrics: {podMonitor: {enabled: true}}}", "agent.flags.metrics-bind-address"},
 	} {
 		t.Run(test.values, func(t *testing.T) {
 			_, err := Render(c, values(t, test.values), Version)

@@ -1,6 +1,9 @@
 package chart
 
 import (
+	"maps"
+	"regexp"
+	"strings"
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -12,8 +15,8 @@ import (
 func TestOperatorObjects(t *testing.T) {
 	c := load(t)
 	for name, v := range map[string]Values{
-		"alone":       values(t, "{agent: {flags: {metrics-bind-address: ':9080'}}, metrics: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}}}"),
-		"self-signed": values(t, "{agent: {flags: {metrics-bind-address: ':9080'}}, metrics: {secure: {enabled: true}, podMonitor: {enabled: true}}}"),
+		"alone":       values(t, "metrics: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}}"),
+		"self-signed": values(t, "metrics: {secure: {enabled: true}, podMonitor: {enabled: true}}"),
 		"every value": values(t, read(t, everyValue)),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,5 +47,45 @@ func TestOperatorObjects(t *testing.T) {
 				t.Error("no objects of the operator")
 			}
 		})
+	}
+}
+
+// The ServiceMonitor of docs/install/prometheus.md is valid, too.
+func TestServiceMonitorOfThePage(t *testing.T) {
+	found := 0
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(read(t, "../../docs/install/prometheus.md"), -1) {
+		for _, document := range strings.Split(block[1], "\n---\n") {
+			if !strings.Contains(document, "kind: ServiceMonitor\n") {
+				continue
+			}
+			found++
+			if err := yaml.UnmarshalStrict([]byte(document), new(monitoringv1.ServiceMonitor)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d ServiceMonitors on the page, want 1", found)
+	}
+}
+
+// Annotations lead Prometheus to metrics that it can read, and users may add to them and change them.
+func TestScrapeAnnotations(t *testing.T) {
+	c := load(t)
+	scraped := map[string]any{"prometheus.io/scrape": "true", "prometheus.io/port": "9080"}
+	for text, want := range map[string]map[string]any{
+		"": scraped,
+		"agent: {flags: {metrics-bind-address: null}}":                                     scraped,
+		"agent: {flags: {metrics-bind-address: '[fd00::1]:9090'}}":                         {"prometheus.io/scrape": "true", "prometheus.io/port": "9090"},
+		"agent: {flags: {metrics-bind-address: '127.0.0.1:9080'}}":                         nil,
+		"agent: {flags: {metrics-bind-address: 'localhost:9080'}, podAnnotations: {a: b}}": {"a": "b"},
+		"metrics: {secure: {enabled: true}}":                                               {"prometheus.io/scrape": "true", "prometheus.io/port": "9080", "prometheus.io/scheme": "https"},
+		"agent: {podAnnotations: {prometheus.io/scrape: 'false'}}":                         {"prometheus.io/scrape": "false", "prometheus.io/port": "9080"},
+	} {
+		set := objects(t, render(t, c, values(t, text)))["DaemonSet kube-system/kube-network-policies"]
+		got, _ := set["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any)
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: the annotations are %v, want %v", text, got, want)
+		}
 	}
 }

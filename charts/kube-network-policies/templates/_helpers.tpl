@@ -66,6 +66,26 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{/* The port of the agent's metrics; empty if they are for the node alone. */}}
+{{- define "agent.metrics.port" -}}
+{{- $address := index .Values.agent.flags "metrics-bind-address" | default ":9080" -}}
+{{- if not (regexMatch "^(127\\.|localhost:|\\[::1\\])" $address) }}{{ regexFind "[0-9]+$" $address }}{{ end -}}
+{{- end }}
+
+{{/* The annotations of a pod, from the chart's root, its own annotations and the port of its metrics. Many
+a Prometheus finds pods by them. */}}
+{{- define "annotations" -}}
+{{- $root := index . 0 }}{{ $own := index . 1 }}{{ $port := index . 2 }}{{ $all := dict }}
+{{- if $port }}
+{{- $all = dict "prometheus.io/scrape" "true" "prometheus.io/port" ($port | toString) }}
+{{- if $root.Values.metrics.secure.enabled }}{{ $_ := set $all "prometheus.io/scheme" "https" }}{{ end }}
+{{- end }}
+{{- with merge (deepCopy $own) $all }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{/* The arguments of who may read the metrics, the volume with the certificate, and where it
 is. */}}
 {{- define "metrics.flags" -}}

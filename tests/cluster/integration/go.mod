@@ -4,6 +4,7 @@ go 1.26.6
 
 require (
 	github.com/prometheus/client_golang v1.25.0
+	github.com/prometheus/prometheus v0.310.0
 	golang.org/x/sync v0.24.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
@@ -14,7 +15,13 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/fsnotify/fsnotify v1.10.0 // indirect
+require (
+	github.com/fsnotify/fsnotify v1.10.0 // indirect
+	github.com/golang-jwt/jwt/v5 v5.3.1 // indirect
+	github.com/grafana/regexp v0.0.0-20250905093917-f7b3be9d1853 // indirect
+	github.com/jpillora/backoff v1.0.0 // indirect
+	github.com/mwitkow/go-conntrack v0.0.0-20190716064945-2f068394615f // indirect
+)
 
 require (
 	cel.dev/expr v0.25.1 // indirect

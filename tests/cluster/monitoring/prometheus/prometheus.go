@@ -128,6 +128,7 @@ func (s *Server) series(t *testing.T, api string, parameters url.Values) []Serie
 // Target is one that is scraped.
 type Target struct {
 	ScrapePool string // the job
+	ScrapeURL  string
 	Health     string // unknown before the first scrape, up or down
 	LastError  string
 }
