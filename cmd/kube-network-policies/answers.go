@@ -4,7 +4,8 @@ import (
 	"context"
 	"crypto/x509"
 
-	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 )
 
 // setAnswers sets what --status-bind-address needs: the writer that may ask, by the API server of
@@ -26,11 +28,15 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	if err != nil {
 		return command.FlagError("status-bind-address", cfg.Answers.BindAddress, "needs the namespace of the status writer (%v)", err)
 	}
-	client, err := kubernetes.NewForConfig(config)
+	coordination, err := apiclient.New(config, nil, coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return err
 	}
-	writer := holder.New(client.CoordinationV1().Leases(namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
+	core, err := apiclient.New(config, nil, corev1.SchemeGroupVersion)
+	if err != nil {
+		return err
+	}
+	writer := holder.New(apiclient.Leases(coordination, namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
 	access := &httpserver.Access{Client: writer.Check}
 	cfg.Answers.Access = access
 	certificate, err := tlskey.OfAgent(cfg.NodeName, keyFile)
@@ -43,7 +49,7 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 		access.Certificate = httpserver.Fixed(certificate)
 		return nil
 	}
-	agents := newpods.NewAgents(client.CoreV1().Pods(namespace), cfg.NodeName, certificate.Leaf)
+	agents := newpods.NewAgents(apiclient.Pods(core, namespace), cfg.NodeName, certificate.Leaf)
 	cfg.Answers.Agents, cfg.Answers.Certificate = agents, certificate
 	access.Certificate = httpserver.Fixed(certificate)
 	access.Streams = tlskey.IsAgents

@@ -174,7 +174,7 @@ func (r *reader) readCIDRGroups(ctx context.Context) error {
 // listServed lists the objects of a cluster-scoped kind, none if it is not served. Listing does not
 // show that: without the right to list, the answer is 403 even for a resource that does not exist.
 func (r *reader) listServed(ctx context.Context, k *compile.Kind) ([]compile.Object, error) {
-	resource, found, err := served.First(ctx, r.client.Discovery(), k.Resources())
+	resource, found, err := served.First(ctx, r.client.Discovery().RESTClient(), k.Resources())
 	if err != nil || !found {
 		return nil, err
 	}
@@ -412,7 +412,7 @@ func (r *reader) servedExposing(ctx context.Context, k *exposure.Kind) (resource
 		if len(k.Versions) == 1 {
 			return resource, true, nil
 		}
-		has, err := served.Has(ctx, r.client.Discovery(), gvk.GroupVersion(), k.Plural)
+		has, err := served.Has(ctx, r.client.Discovery().RESTClient(), gvk.GroupVersion(), k.Plural)
 		if has || err != nil {
 			return resource, has, err
 		}

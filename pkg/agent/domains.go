@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/domains"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/resolvers"
@@ -54,16 +53,11 @@ func newObserver(cfg Config, reg prometheus.Registerer, changed func()) (observe
 	}
 	n := &names{Table: table}
 	n.found.Store(&[]netip.AddrPort{})
-	var client kubernetes.Interface
+	find := resolvers.Config{Only: cfg.DNSResolvers, ResolvConf: resolvConf, Registerer: reg}
 	if cfg.API != nil {
-		client = cfg.API.Kubernetes()
+		find.Cluster = cfg.API
 	}
-	n.Finder, err = resolvers.New(resolvers.Config{
-		Only:       cfg.DNSResolvers,
-		Client:     client,
-		ResolvConf: resolvConf,
-		Registerer: reg,
-	}, func(found []netip.AddrPort) {
+	n.Finder, err = resolvers.New(find, func(found []netip.AddrPort) {
 		n.found.Store(&found)
 		changed()
 	})

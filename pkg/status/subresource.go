@@ -64,7 +64,7 @@ func (s *subresource) Marked(o *unstructured.Unstructured) bool { return managed
 // cannot have.
 func (s *subresource) Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
 	name := s.resource.Resource + "/status"
-	found, err := served.Has(ctx, s.discovery, o.GroupVersionKind().GroupVersion(), name)
+	found, err := served.Has(ctx, s.discovery.RESTClient(), o.GroupVersionKind().GroupVersion(), name)
 	if err != nil {
 		return err
 	}

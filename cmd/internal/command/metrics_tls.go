@@ -5,13 +5,15 @@ import (
 	"errors"
 	"path/filepath"
 
-	"k8s.io/client-go/kubernetes"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver/kubeaccess"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 )
 
 // MetricsTLS selects how metrics are served: one of the constants, or the folder of the
@@ -46,11 +48,15 @@ func (m MetricsTLS) Access(ctx context.Context, config *rest.Config, host string
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "metrics")
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the reviewer has limits of its own
-	client, err := kubernetes.NewForConfig(config)
+	authentication, err := apiclient.New(config, nil, authenticationv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	metrics := kubeaccess.New(client, "/metrics", "", logger)
+	authorization, err := apiclient.New(config, nil, authorizationv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	metrics := kubeaccess.New(apiclient.TokenReviews(authentication), apiclient.SubjectAccessReviews(authorization), "/metrics", "", logger)
 	access := &httpserver.Access{Authorize: func(ctx context.Context, _, token string) error { return metrics.Authorize(ctx, token) }}
 	if m == TLSSelfSigned {
 		certificate, err := tlskey.SelfSigned(host)

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
@@ -35,9 +35,14 @@ const (
 // ErrNotHolder is the error for a client that is not the writer that holds the Lease.
 var ErrNotHolder = errors.New("the client is not the status writer that holds the Lease")
 
+// Leases reads Leases of the namespace of the status writer.
+type Leases interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error)
+}
+
 // Holder is the holder of the Lease. Its methods may be called from any goroutine.
 type Holder struct {
-	leases   coordinationv1.LeaseInterface
+	leases   Leases
 	logger   klog.Logger
 	errorLog rate.Sometimes
 
@@ -50,7 +55,7 @@ type Holder struct {
 }
 
 // New returns a Holder that reads the Lease of the status writer among leases. It starts nothing.
-func New(leases coordinationv1.LeaseInterface, logger klog.Logger) *Holder {
+func New(leases Leases, logger klog.Logger) *Holder {
 	return &Holder{leases: leases, logger: logger, errorLog: rate.Sometimes{First: 1, Interval: time.Minute}, reading: make(chan struct{}, 1)}
 }
 

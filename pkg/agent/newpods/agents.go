@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
@@ -36,11 +35,16 @@ const (
 // errBusy is the error while too many nodes are asked for.
 var errBusy = errors.New("the agents of too many nodes are asked for")
 
+// Pods lists pods of the agents' namespace.
+type Pods interface {
+	List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error)
+}
+
 // Agents finds the agents of nodes and their keys. Its methods may be called from any goroutine.
 type Agents struct {
-	pods corev1client.PodInterface // of the agents' namespace
-	node string                    // of this agent
-	key  tlskey.Key                // of this agent
+	pods Pods
+	node string     // of this agent
+	key  tlskey.Key // of this agent
 
 	clients, asks *rate.Limiter
 
@@ -78,7 +82,7 @@ type agent struct {
 
 // NewAgents returns the Agents that are pods in a namespace with the service account of the pod on
 // node that has the key of own.
-func NewAgents(pods corev1client.PodInterface, node string, own *x509.Certificate) *Agents {
+func NewAgents(pods Pods, node string, own *x509.Certificate) *Agents {
 	return &Agents{pods: pods, node: node, key: tlskey.Of(own), known: map[string]found{},
 		clients: rate.NewLimiter(bounds.ListRate, bounds.ListBurst), asks: rate.NewLimiter(askRate, askBurst)}
 }

@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,12 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
-	kubernetestypes "k8s.io/client-go/kubernetes/scheme"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiconn"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/podwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
@@ -28,9 +29,8 @@ import (
 // watch namespaces, pods, nodes, networkpolicies, and the administrators' kinds
 // that are enabled.
 type APIServer struct {
-	client   kubernetes.Interface
-	pods     *podwatch.Pods
-	policies map[schema.GroupVersion]rest.Interface // and CIDRGroups
+	pods    *podwatch.Pods
+	clients map[schema.GroupVersion]rest.Interface
 }
 
 // Connect returns the Source of the cluster of config. Pods have their own connection, so
@@ -54,40 +54,44 @@ func Connect(config *rest.Config) (*APIServer, error) {
 func newAPIServer(config *rest.Config, overPods, over *http.Client, pace podwatch.Pace) (*APIServer, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // retries are paced by the Cache, for all kinds together
-	policies := map[schema.GroupVersion]rest.Interface{}
-	for _, k := range apiKinds {
+	config.NegotiatedSerializer = codecs.WithoutConversion()
+	builtIn := rest.CopyConfig(config)
+	builtIn.ContentType = runtime.ContentTypeProtobuf // custom resources are served as JSON only
+	clients := map[schema.GroupVersion]rest.Interface{}
+	add := func(config *rest.Config, version schema.GroupVersion) (err error) {
+		clients[version], err = apiclient.New(config, over, version)
+		return err
+	}
+	for _, version := range []schema.GroupVersion{corev1.SchemeGroupVersion, networkingv1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion} {
+		if err := add(builtIn, version); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range customKinds() {
 		for _, r := range k.Resources() {
-			client, err := policyClient(config, over, r.GroupVersion(), k.IsCustom())
-			if err != nil {
+			if err := add(config, r.GroupVersion()); err != nil {
 				return nil, err
 			}
-			policies[r.GroupVersion()] = client
 		}
 	}
-	config.ContentType = runtime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfigAndClient(config, over)
+	pods, err := apiclient.New(builtIn, overPods, corev1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := corev1.NewForConfigAndClient(config, overPods)
-	if err != nil {
-		return nil, err
-	}
-	return &APIServer{client, podwatch.New(pods.RESTClient(), pace), policies}, nil
+	return &APIServer{podwatch.New(pods, pace), clients}, nil
 }
 
-// apiKinds are the kinds that the clients of Kubernetes lack, or decode less of.
-var apiKinds = append(slices.Clone(compile.Kinds), compile.KindCIDRGroup)
+// customKinds returns the kinds that are not built into Kubernetes.
+func customKinds() []*compile.Kind {
+	return append(slices.DeleteFunc(slices.Clone(compile.Kinds), func(k *compile.Kind) bool { return !k.IsCustom() }), compile.KindCIDRGroup)
+}
 
-// codecs know the objects and lists of apiKinds. All versions of a kind share a Go
-// type.
+// codecs know all objects and lists. All versions of a kind share a Go type.
 var codecs = func() serializer.CodecFactory {
 	types := runtime.NewScheme()
-	utilruntime.Must(kubernetestypes.AddToScheme(types))
-	for _, k := range apiKinds {
-		if k.Install != nil {
-			utilruntime.Must(k.Install(types))
-		}
+	utilruntime.Must(apiclient.Types.AddToScheme(types))
+	for _, k := range customKinds() {
+		utilruntime.Must(k.Install(types))
 		for _, older := range k.Resources()[1:] {
 			metav1.AddToGroupVersion(types, older.GroupVersion())
 			for _, name := range []string{k.Name, k.Name + "List"} {
@@ -100,79 +104,53 @@ var codecs = func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(types)
 }()
 
-// policyClient returns a client for a group and version with kinds of policy, which may be
-// custom resources.
-func policyClient(config *rest.Config, over *http.Client, version schema.GroupVersion, custom bool) (rest.Interface, error) {
-	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath = &version, "/apis"
-	config.NegotiatedSerializer = codecs.WithoutConversion()
-	if !custom { // custom resources are served as JSON only
-		config.ContentType = runtime.ContentTypeProtobuf
-	}
-	return rest.RESTClientForConfigAndClient(config, over)
-}
-
-// Kubernetes returns the client for built-in kinds.
-func (a *APIServer) Kubernetes() kubernetes.Interface { return a.client }
-
 // Objects lists and watches all objects of a kind. Pods without a node are left out.
 func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
-	switch kind {
-	case compile.KindNamespace:
-		api := a.client.CoreV1().Namespaces()
-		return listWatch(a.client, metav1.ListOptions{}, api.List, api.Watch)
-	case compile.KindNode:
-		api := a.client.CoreV1().Nodes()
-		return listWatch(a.client, metav1.ListOptions{}, api.List, api.Watch)
-	case compile.KindPod:
-		options := metav1.ListOptions{FieldSelector: fields.OneTermNotEqualSelector("spec.nodeName", "").String()}
-		return listWatch(a.client, options, a.pods.List, a.pods.Watch)
+	if kind == compile.KindPod {
+		return a.allPods()
 	}
 	if !kind.IsCustom() {
-		return a.listWatch(kind.Resource)
+		return a.Selected(kind.Resource, metav1.NamespaceAll, metav1.ListOptions{})
 	}
 	v := &versions{kind: kind, find: func(ctx context.Context) (schema.GroupVersionResource, bool, error) {
-		return served.First(ctx, a.client.Discovery(), kind.Resources())
+		return served.First(ctx, a.clients[kind.Resource.GroupVersion()], kind.Resources())
 	}}
 	for _, r := range kind.Resources() {
-		v.inner = append(v.inner, cache.ToListerWatcherWithContext(a.listWatch(r)))
+		v.inner = append(v.inner, cache.ToListerWatcherWithContext(a.Selected(r, metav1.NamespaceAll, metav1.ListOptions{})))
 	}
 	return &cache.ListWatch{ListWithContextFunc: v.list, WatchFuncWithContext: v.watch}
 }
 
-func (a *APIServer) listWatch(r schema.GroupVersionResource) cache.ListerWatcher {
-	return cache.NewListWatchFromClient(a.policies[r.GroupVersion()], r.Resource, metav1.NamespaceAll, fields.Everything())
+func (a *APIServer) allPods() cache.ListerWatcher {
+	withNode := fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = withNode
+			return a.pods.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = withNode
+			return a.pods.Watch(ctx, o)
+		},
+	}
+}
+
+// Selected lists and watches the objects of a resource that the selectors of options select, in a
+// namespace or in all.
+func (a *APIServer) Selected(r schema.GroupVersionResource, namespace string, selecting metav1.ListOptions) cache.ListerWatcher {
+	return cache.NewFilteredListWatchFromClient(a.clients[r.GroupVersion()], r.Resource, namespace, func(o *metav1.ListOptions) {
+		o.FieldSelector, o.LabelSelector = selecting.FieldSelector, selecting.LabelSelector
+	})
 }
 
 // Node lists and watches the node of this name, so that heartbeats of other nodes are not
 // received.
 func (a *APIServer) Node(name string) cache.ListerWatcher {
-	api := a.client.CoreV1().Nodes()
-	return listWatch(a.client, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}, api.List, api.Watch)
+	return a.Selected(compile.KindNode.Resource, metav1.NamespaceAll, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
 }
 
 // Run returns when ctx ends: the ListerWatchers need no goroutine.
 func (a *APIServer) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
-}
-
-// listWatch makes a ListerWatcher of the two methods of a typed client, which belongs to
-// client, with the selectors of options.
-func listWatch[L runtime.Object](
-	client any,
-	selecting metav1.ListOptions,
-	list func(context.Context, metav1.ListOptions) (L, error),
-	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
-) cache.ListerWatcher {
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector, o.LabelSelector = selecting.FieldSelector, selecting.LabelSelector
-			return list(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector, o.LabelSelector = selecting.FieldSelector, selecting.LabelSelector
-			return follow(ctx, o)
-		},
-	}, client)
 }

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -295,7 +296,7 @@ func newCluster(t *testing.T, objects ...object) *cluster {
 	return c
 }
 
-func (c *cluster) source() Source { return unencoded{&APIServer{client: c}, c} }
+func (c *cluster) source() Source { return unencoded{&APIServer{}, c} }
 
 // unencoded is a Source of a cluster without encoding, not even of pods.
 type unencoded struct {
@@ -304,8 +305,13 @@ type unencoded struct {
 }
 
 func (u unencoded) Objects(kind *compile.Kind) cache.ListerWatcher {
-	if !kind.IsPolicy() && !kind.IsCustom() && kind != compile.KindPod {
-		return u.APIServer.Objects(kind)
+	switch kind {
+	case compile.KindNamespace:
+		api := u.c.CoreV1().Namespaces()
+		return listWatch(u.c, metav1.ListOptions{}, api.List, api.Watch)
+	case compile.KindNode:
+		api := u.c.CoreV1().Nodes()
+		return listWatch(u.c, metav1.ListOptions{}, api.List, api.Watch)
 	}
 	tracker := u.c.trackerOf(kind.Resource)
 	return listWatch(u.c, metav1.ListOptions{},
@@ -315,6 +321,31 @@ func (u unencoded) Objects(kind *compile.Kind) cache.ListerWatcher {
 		func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return tracker.Watch(kind.Resource, metav1.NamespaceAll, o)
 		})
+}
+
+func (u unencoded) Node(name string) cache.ListerWatcher {
+	api := u.c.CoreV1().Nodes()
+	return listWatch(u.c, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}, api.List, api.Watch)
+}
+
+// listWatch makes a ListerWatcher of the two methods of a typed client, which belongs to
+// client, with the selectors of options.
+func listWatch[L runtime.Object](
+	client any,
+	selecting metav1.ListOptions,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selecting.FieldSelector
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selecting.FieldSelector
+			return follow(ctx, o)
+		},
+	}, client)
 }
 
 // tracker returns the tracker for objects of o's kind.

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -104,7 +103,7 @@ func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 func (p *Pods) get(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {
 	return p.client.Get().
 		Resource("pods").
-		VersionedParams(&o, scheme.ParameterCodec).
+		VersionedParams(&o, metav1.ParameterCodec).
 		SetHeader("Accept", runtime.ContentTypeProtobuf).
 		Stream(ctx)
 }

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/kubernetes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
@@ -29,12 +31,17 @@ const (
 	maxInterval = 30 * time.Second
 )
 
+// Cluster lists and watches the objects of a namespace that options select.
+type Cluster interface {
+	Selected(r schema.GroupVersionResource, namespace string, selecting metav1.ListOptions) cache.ListerWatcher
+}
+
 // Config configures a Finder.
 type Config struct {
 	// Only lists the resolvers. If it is not empty, the Finder looks for no other ones.
 	Only []netip.AddrPort
-	// Client reads the cluster's DNS Service. If nil, only ResolvConf is read.
-	Client kubernetes.Interface
+	// Cluster reads the cluster's DNS Service. If nil, only ResolvConf is read.
+	Cluster Cluster
 	// ResolvConf is the path of the node's resolv.conf(5).
 	ResolvConf string
 	// Registerer receives the metrics.
@@ -80,8 +87,8 @@ func New(cfg Config, publish func([]netip.AddrPort)) (*Finder, error) {
 		RetryInterval: retryInterval,
 		MaxInterval:   maxInterval,
 	}, f.find)
-	if cfg.Client != nil && len(cfg.Only) == 0 {
-		f.service = newService(cfg.Client, f.runner.Poke)
+	if cfg.Cluster != nil && len(cfg.Only) == 0 {
+		f.service = newService(cfg.Cluster, f.runner.Poke)
 	}
 	return f, nil
 }

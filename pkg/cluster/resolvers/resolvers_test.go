@@ -23,9 +23,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 )
@@ -77,6 +79,36 @@ func dnsSlice(service, name string, port int32, pods ...string) *discoveryv1.End
 	return s
 }
 
+// clientset is a Cluster by a fake of client-go.
+type clientset struct{ kubernetes.Interface }
+
+func (c clientset) Selected(r schema.GroupVersionResource, namespace string, selecting metav1.ListOptions) cache.ListerWatcher {
+	if r.Resource == "services" {
+		api := c.CoreV1().Services(namespace)
+		return listWatch(c.Interface, selecting, api.List, api.Watch)
+	}
+	api := c.DiscoveryV1().EndpointSlices(namespace)
+	return listWatch(c.Interface, selecting, api.List, api.Watch)
+}
+
+func listWatch[L runtime.Object](
+	client any,
+	selecting metav1.ListOptions,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selecting.LabelSelector
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selecting.LabelSelector
+			return follow(ctx, o)
+		},
+	}, client)
+}
+
 // finding is a Finder that runs in a synctest bubble.
 type finding struct {
 	t       *testing.T
@@ -102,7 +134,11 @@ func start(t *testing.T, ctx context.Context, client kubernetes.Interface, only 
 func startAt(t *testing.T, ctx context.Context, conf string, client kubernetes.Interface, only ...netip.AddrPort) *finding {
 	t.Helper()
 	f := &finding{t: t, conf: conf}
-	finder, err := New(Config{Only: only, Client: client, ResolvConf: f.conf, Registerer: prometheus.NewRegistry()},
+	cfg := Config{Only: only, ResolvConf: f.conf, Registerer: prometheus.NewRegistry()}
+	if client != nil {
+		cfg.Cluster = clientset{client}
+	}
+	finder, err := New(cfg,
 		func(r []netip.AddrPort) {
 			f.mu.Lock()
 			defer f.mu.Unlock()

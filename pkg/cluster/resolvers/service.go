@@ -8,11 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -27,28 +24,22 @@ const (
 // service is the cluster's DNS Service and the pods behind it. It returns the addresses of
 // both: the implementation of Services decides which one a packet has when the agent sees it.
 type service struct {
-	factory  informers.SharedInformerFactory
-	services corelisters.ServiceNamespaceLister
-	slices   discoverylisters.EndpointSliceNamespaceLister
+	services, slices cache.SharedIndexInformer
+	running          sync.WaitGroup
 }
 
 // newService returns a service that calls changed, possibly from several goroutines.
-func newService(client kubernetes.Interface, changed func()) *service {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
-		informers.WithNamespace(namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
-	s := &service{
-		factory:  factory,
-		services: factory.Core().V1().Services().Lister().Services(namespace),
-		slices:   factory.Discovery().V1().EndpointSlices().Lister().EndpointSlices(namespace),
+func newService(cluster Cluster, changed func()) *service {
+	return &service{
+		services: follow(cluster, corev1.SchemeGroupVersion.WithResource("services"), &corev1.Service{}, changed),
+		slices:   follow(cluster, discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), &discoveryv1.EndpointSlice{}, changed),
 	}
-	follow(factory.Core().V1().Services().Informer(), "Service", changed)
-	follow(factory.Discovery().V1().EndpointSlices().Informer(), "EndpointSlice", changed)
-	return s
 }
 
-// follow calls changed on every change, and logs the first error at the default verbosity.
-func follow(i cache.SharedIndexInformer, kind string, changed func()) {
+// follow returns an informer that calls changed on every change, and logs the first error at the
+// default verbosity.
+func follow(cluster Cluster, r schema.GroupVersionResource, object runtime.Object, changed func()) cache.SharedIndexInformer {
+	i := cache.NewSharedIndexInformer(cluster.Selected(r, namespace, metav1.ListOptions{LabelSelector: selector}), object, 0, nil)
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
 		UpdateFunc: func(any, any) { changed() },
@@ -59,10 +50,11 @@ func follow(i cache.SharedIndexInformer, kind string, changed func()) {
 	must(i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		logger := klog.FromContext(ctx)
 		once.Do(func() {
-			logger.Info("Cannot read the cluster's DNS Service; retrying; further errors at -v=4", "kind", kind, "namespace", namespace, "selector", selector, "err", err)
+			logger.Info("Cannot read the cluster's DNS Service; retrying; further errors at -v=4", "resource", r.Resource, "namespace", namespace, "selector", selector, "err", err)
 		})
-		logger.V(4).Info("List and watch restart", "kind", kind, "err", err)
+		logger.V(4).Info("List and watch restart", "resource", r.Resource, "err", err)
 	}))
+	return i
 }
 
 // must panics on errors that only a started informer returns.
@@ -72,24 +64,26 @@ func must(err error) {
 	}
 }
 
-func (s *service) start(ctx context.Context) { s.factory.StartWithContext(ctx) }
+func (s *service) start(ctx context.Context) {
+	s.running.Go(func() { s.services.RunWithContext(ctx) })
+	s.running.Go(func() { s.slices.RunWithContext(ctx) })
+}
 
 // wait waits for all goroutines, which end with the ctx of start.
-func (s *service) wait() { s.factory.Shutdown() }
+func (s *service) wait() { s.running.Wait() }
 
 // resolvers returns the current addresses of the Service and its pods, in no order.
 func (s *service) resolvers() []netip.AddrPort {
-	// Listers fail only for invalid selectors.
-	services, _ := s.services.List(labels.Everything())
-	slices, _ := s.slices.List(labels.Everything())
 	var found []netip.AddrPort
-	for _, svc := range services {
+	for _, o := range s.services.GetStore().List() {
+		svc := o.(*corev1.Service)
 		for _, port := range svc.Spec.Ports {
 			if !isDNS(port) {
 				continue
 			}
 			found = appendAll(found, svc.Spec.ClusterIPs, uint16(port.Port))
-			for _, slice := range slices {
+			for _, o := range s.slices.GetStore().List() {
+				slice := o.(*discoveryv1.EndpointSlice)
 				if slice.Labels[discoveryv1.LabelServiceName] == svc.Name {
 					found = append(found, endpoints(slice, port.Name)...)
 				}

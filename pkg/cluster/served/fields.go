@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 )
 
 // schemaNode is the part of an OpenAPI schema that says which fields there are.
@@ -22,8 +22,8 @@ type schemaNode struct {
 
 // Lacking returns those of fields that the server does not have in a kind. Fields are paths such as
 // "spec.ingress.from.networks", without indices of lists. A server drops or refuses what it lacks.
-func Lacking(ctx context.Context, d discovery.DiscoveryInterface, kind schema.GroupVersionKind, fields []string) ([]string, error) {
-	text, err := d.RESTClient().Get().AbsPath("/openapi/v3/apis", kind.Group, kind.Version).Do(ctx).Raw()
+func Lacking(ctx context.Context, client rest.Interface, kind schema.GroupVersionKind, fields []string) ([]string, error) {
+	text, err := client.Get().AbsPath("/openapi/v3/apis", kind.Group, kind.Version).Do(ctx).Raw()
 	if err != nil {
 		return nil, fmt.Errorf("read the schema of %s: %w", kind.GroupVersion(), err)
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
 )
 
@@ -35,7 +35,10 @@ func TestLacking(t *testing.T) {
 		w.Write([]byte(openAPI))
 	}))
 	defer server.Close()
-	client := discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL})
+	client, err := apiclient.New(&rest.Config{Host: server.URL}, nil, schema.GroupVersion{Version: "v1"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	kind := schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "Policy"}
 
 	got, err := served.Lacking(t.Context(), client, kind, []string{"spec.ingress.from.networks", "spec.ingress.from.pods", "spec.egress.to.pods"})

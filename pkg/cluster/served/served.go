@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 )
 
 // OtherVersionsError means that a server serves a kind only in versions that are not
@@ -28,18 +28,23 @@ func (e *OtherVersionsError) Error() string {
 // First returns the first of resources, the versions of one kind, that the server serves.
 // found is false if it does not serve the kind. The error is an *OtherVersionsError if it
 // serves only versions that are not in resources.
-func First(ctx context.Context, d discovery.DiscoveryInterface, resources []schema.GroupVersionResource) (r schema.GroupVersionResource, found bool, err error) {
+func First(ctx context.Context, client rest.Interface, resources []schema.GroupVersionResource) (r schema.GroupVersionResource, found bool, err error) {
 	for _, r := range resources {
-		if found, err := Has(ctx, d, r.GroupVersion(), r.Resource); found || err != nil {
+		if found, err := Has(ctx, client, r.GroupVersion(), r.Resource); found || err != nil {
 			return r, found, err
 		}
 	}
-	return schema.GroupVersionResource{}, false, otherVersions(ctx, d, resources)
+	return schema.GroupVersionResource{}, false, otherVersions(ctx, client, resources)
 }
 
 // Has reports whether the server serves a resource, or a subresource "resource/name".
-func Has(ctx context.Context, d discovery.DiscoveryInterface, version schema.GroupVersion, resource string) (bool, error) {
-	list, err := discovery.ToDiscoveryInterfaceWithContext(d).ServerResourcesForGroupVersionWithContext(ctx, version.String())
+func Has(ctx context.Context, client rest.Interface, version schema.GroupVersion, resource string) (bool, error) {
+	path := []string{"/apis", version.Group, version.Version}
+	if version.Group == "" {
+		path = []string{"/api", version.Version}
+	}
+	var list metav1.APIResourceList
+	err := client.Get().AbsPath(path...).Do(ctx).Into(&list)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -50,13 +55,13 @@ func Has(ctx context.Context, d discovery.DiscoveryInterface, version schema.Gro
 }
 
 // otherVersions returns an error if the server serves other versions of resources.
-func otherVersions(ctx context.Context, d discovery.DiscoveryInterface, resources []schema.GroupVersionResource) error {
+func otherVersions(ctx context.Context, client rest.Interface, resources []schema.GroupVersionResource) error {
 	e := &OtherVersionsError{Resource: resources[0].GroupResource()}
 	for _, r := range resources {
 		e.Read = append(e.Read, r.Version)
 	}
 	var group metav1.APIGroup
-	err := d.RESTClient().Get().AbsPath("/apis", e.Resource.Group).Do(ctx).Into(&group)
+	err := client.Get().AbsPath("/apis", e.Resource.Group).Do(ctx).Into(&group)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // the list of groups may be unreadable
 		return nil
@@ -67,7 +72,7 @@ func otherVersions(ctx context.Context, d discovery.DiscoveryInterface, resource
 		if slices.Contains(e.Read, v.Version) {
 			continue
 		}
-		has, err := Has(ctx, d, schema.GroupVersion{Group: e.Resource.Group, Version: v.Version}, e.Resource.Resource)
+		has, err := Has(ctx, client, schema.GroupVersion{Group: e.Resource.Group, Version: v.Version}, e.Resource.Resource)
 		if err != nil {
 			return err
 		}

@@ -9,14 +9,19 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver/kubeaccess"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 )
 
@@ -35,7 +40,8 @@ func TestMetricsAreForWhoeverTheAPIServerAllows(t *testing.T) {
 			}
 			tokens[name] = config.BearerToken
 		}
-		reviewer := kubeaccess.New(clientOf(t, plane, c.namespace, "agent"), "/metrics", "", klog.Background())
+		reviewer := kubeaccess.New(apiclient.TokenReviews(clientOf(t, plane, c.namespace, authenticationv1.SchemeGroupVersion)),
+			apiclient.SubjectAccessReviews(clientOf(t, plane, c.namespace, authorizationv1.SchemeGroupVersion)), "/metrics", "", klog.Background())
 		if err := reviewer.Authorize(t.Context(), tokens["reader"]); err == nil || errors.Is(err, httpserver.ErrForbidden) || errors.Is(err, httpserver.ErrUnauthenticated) {
 			t.Errorf("an agent without rights decides: %v", err)
 		}
@@ -104,14 +110,14 @@ func TestProgramServesMetricsSecurely(t *testing.T) {
 	})
 }
 
-// clientOf returns a client with the token of a service account.
-func clientOf(t *testing.T, plane *controlplane.ControlPlane, namespace, name string) kubernetes.Interface {
+// clientOf returns a client of a group with the token of the service account agent.
+func clientOf(t *testing.T, plane *controlplane.ControlPlane, namespace string, version schema.GroupVersion) rest.Interface {
 	t.Helper()
-	config, err := plane.ServiceAccount(t.Context(), namespace, name)
+	config, err := plane.ServiceAccount(t.Context(), namespace, "agent")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
+	return must[rest.Interface](t)(apiclient.New(config, nil, version))
 }
 
 // bind gives a service account the rights of a ClusterRole.

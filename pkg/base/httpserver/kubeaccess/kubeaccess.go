@@ -19,7 +19,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
@@ -40,9 +39,15 @@ const (
 	logInterval = time.Minute
 )
 
+// Creator creates objects of one kind and returns the API server's answer.
+type Creator[O any] interface {
+	Create(ctx context.Context, object O, o metav1.CreateOptions) (O, error)
+}
+
 // Reviewer decides who may read a path. Its methods may be called from any goroutine.
 type Reviewer struct {
-	client   kubernetes.Interface
+	tokens   Creator[*authenticationv1.TokenReview]
+	rights   Creator[*authorizationv1.SubjectAccessReview]
 	path     string
 	audience string
 	logger   klog.Logger
@@ -61,11 +66,11 @@ type reader struct {
 }
 
 // New returns a Reviewer for a path, such as "/metrics". Tokens must be for the audience;
-// "" is the API server's. The client must be allowed to create tokenreviews and
-// subjectaccessreviews.
-func New(client kubernetes.Interface, path, audience string, logger klog.Logger) *Reviewer {
+// "" is the API server's.
+func New(tokens Creator[*authenticationv1.TokenReview], rights Creator[*authorizationv1.SubjectAccessReview], path, audience string, logger klog.Logger) *Reviewer {
 	return &Reviewer{
-		client:   client,
+		tokens:   tokens,
+		rights:   rights,
 		path:     path,
 		audience: audience,
 		logger:   logger,
@@ -111,7 +116,7 @@ func (r *Reviewer) review(ctx context.Context, token string) (denial, err error)
 	if r.audience != "" {
 		asked.Audiences = []string{r.audience}
 	}
-	tokenReview, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: asked}, metav1.CreateOptions{})
+	tokenReview, err := r.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: asked}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("review the token: %w", err)
 	}
@@ -124,7 +129,7 @@ func (r *Reviewer) review(ctx context.Context, token string) (denial, err error)
 	for key, values := range user.Extra {
 		extra[key] = authorizationv1.ExtraValue(values)
 	}
-	may, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+	may, err := r.rights.Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: r.path, Verb: "get"},

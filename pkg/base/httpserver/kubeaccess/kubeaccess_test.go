@@ -69,13 +69,17 @@ func (a *api) client() *fake.Clientset {
 	return client
 }
 
+func reviewer(client *fake.Clientset, audience string, logger logr.Logger) *Reviewer {
+	return New(client.AuthenticationV1().TokenReviews(), client.AuthorizationV1().SubjectAccessReviews(), "/metrics", audience, logger)
+}
+
 // bubble runs a test of a Reviewer with a fake clock. lines collects its log.
 func bubble(t *testing.T, test func(t *testing.T, a *api, r *Reviewer, lines *[]string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		a, lines := newAPI(), new([]string)
 		logger := funcr.New(func(_, args string) { *lines = append(*lines, args) }, funcr.Options{})
-		test(t, a, New(a.client(), "/metrics", "", logger), lines)
+		test(t, a, reviewer(a.client(), "", logger), lines)
 	})
 }
 
@@ -103,7 +107,7 @@ func TestAudience(t *testing.T) {
 	a := newAPI()
 	a.users = map[string]string{"ours": "reader", "another's": "reader", "server's": "reader"}
 	a.audiences = map[string]string{"ours": "agents", "another's": "vault"}
-	r := New(a.client(), "/metrics", "agents", logr.Discard())
+	r := reviewer(a.client(), "agents", logr.Discard())
 	want(t, r, "ours", nil)
 	want(t, r, "another's", httpserver.ErrUnauthenticated)
 	want(t, r, "server's", httpserver.ErrUnauthenticated)
