@@ -163,6 +163,7 @@ func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err e
 	relinked := func() {
 		s.resteer()
 		a.results.relinked()
+		a.cache.Rerouted()
 	}
 	if s.sources, err = newSources(a.cfg, caps, relinked, a.setInterfaces, a.reg, a.logger); err != nil {
 		return err
@@ -243,6 +244,7 @@ func (a *agent) newCluster() error {
 		// A folder of manifests need not contain namespaces and nodes.
 		AwaitNamespaces: a.cfg.API != nil && len(a.cfg.Kinds) > 0,
 		OwnNode:         a.cfg.ownNode(),
+		LeadsElsewhere:  a.steering.sources.links.LeadsElsewhere,
 	}
 	if a.place.Beside {
 		cfg.SavedAfter = savedPatience // meanwhile the other agent enforces the current state

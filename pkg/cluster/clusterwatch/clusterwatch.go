@@ -79,6 +79,8 @@ type Config struct {
 	// PodRanges is called with the node's pod ranges when the Node has been listed, which may
 	// be long before the first snapshot. It may be nil.
 	PodRanges func([]netip.Prefix)
+	// LeadsElsewhere is passed to every compile. Nil knows no routes.
+	LeadsElsewhere func(netip.Addr) bool
 	// OwnNode says whether the Node of NodeName must exist. If so, the first snapshot of
 	// complete lists waits for it, Healthy fails while it is missing, and a Node that is
 	// deleted later stays in snapshots, because its machine still runs its pods.
@@ -134,6 +136,7 @@ type view interface {
 	Len(kind *compile.Kind) int
 	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
 	SetSandboxesOf(node string, newestFirst []clusterstate.Sandbox) bool
+	Rerouted() bool
 	NodesAt(netip.Addr) []string
 	HasNode(name string) bool
 	Elsewhere() (pod, node string)
@@ -207,7 +210,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 
 		conflictLog: rate.NewLimiter(conflictLogRate, conflictLogBurst),
 
-		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, AwaitNamespaces: cfg.AwaitNamespaces, Features: cfg.Features, Audit: cfg.Audit, Denial: cfg.Denial, Memory: cfg.Memory}),
+		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, AwaitNamespaces: cfg.AwaitNamespaces, LeadsElsewhere: cfg.LeadsElsewhere, Features: cfg.Features, Audit: cfg.Audit, Denial: cfg.Denial, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	if compile.ReadsCIDRGroups(cfg.Kinds, cfg.Features) {
@@ -367,6 +370,16 @@ func (c *Cache) SetSandboxes(newestFirst []clusterstate.Sandbox) {
 		return 0
 	})
 	runner.Signal(c.sandboxes)
+}
+
+// Rerouted says that the node's routes may have changed. It may be called at any time, from any goroutine.
+func (c *Cache) Rerouted() {
+	c.change(nil, func(v view) int {
+		if v.Rerouted() {
+			return 1
+		}
+		return 0
+	})
 }
 
 // SetSandboxesOf replaces the sandboxes that the agent of another node reports, the newest first. It may

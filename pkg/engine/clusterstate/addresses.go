@@ -16,7 +16,8 @@ type addresses struct {
 	// node is the enforcing node: its own sandboxes take precedence over what the API shows of pods
 	// elsewhere. It is empty if all nodes are equal.
 	node            string
-	awaitNamespaces bool // see Config
+	awaitNamespaces bool                  // see Config
+	leadsElsewhere  func(netip.Addr) bool // see Config, never nil
 
 	owners policy.Endpoints
 	edit   *policy.EndpointsEdit // nil while nothing changes
@@ -37,8 +38,11 @@ type addresses struct {
 }
 
 func newAddresses(cfg Config) addresses {
+	if cfg.LeadsElsewhere == nil {
+		cfg.LeadsElsewhere = func(netip.Addr) bool { return false }
+	}
 	return addresses{
-		node: cfg.ownNode(), awaitNamespaces: cfg.AwaitNamespaces,
+		node: cfg.ownNode(), awaitNamespaces: cfg.AwaitNamespaces, leadsElsewhere: cfg.LeadsElsewhere,
 		contested: map[netip.Addr][]*compile.Pod{}, unknown: map[netip.Addr]bool{}, homes: newHomes(cfg.ownNode()),
 	}
 }
@@ -48,9 +52,10 @@ type rank uint8
 
 const (
 	bySandbox rank = iota // the node has made a sandbox with the address for the pod
-	byStatus              // the status of a pod of this node has it and no sandbox contradicts
+	byStatus              // the status of a pod of this node has it, and neither sandboxes nor routes contradict
 	atHome                // the status of a pod of another node has it, and a range of that node
 	outside               // the status of a pod of another node has it
+	gone                  // the status of a pod of this node has it, but no sandbox, and this node routes it elsewhere
 	byReport              // the agent of another node reports it of a pod without a status
 	outdated              // the status of a pod of this node has it but a sandbox contradicts
 	nowhere               // no node runs the pod
@@ -73,6 +78,8 @@ func (a *addresses) rank(p *compile.Pod, addr netip.Addr) rank {
 		return bySandbox
 	case slices.Contains(p.Outdated, addr):
 		return outdated
+	case a.leadsElsewhere(addr):
+		return gone
 	}
 	return byStatus
 }
@@ -208,7 +215,7 @@ func (a *addresses) dispute(addr netip.Addr, first *compile.Pod, claims []*compi
 // node only the first counts.
 func (a *addresses) counts(addr netip.Addr, p, first *compile.Pod, claims []*compile.Pod) bool {
 	switch rank, best := a.rank(p, addr), a.rank(first, addr); {
-	case rank > byReport, rank == byReport && best != byReport:
+	case rank == gone, rank > byReport, rank == byReport && best != byReport:
 		return false
 	case rank == outside && best == atHome && a.homes.hasRange(p.Node, addr):
 		return false
@@ -253,6 +260,19 @@ func (a *addresses) settleAll(pod func(*policy.Endpoint) *compile.Pod) bool {
 		a.settle(addr, a.claimsExcept(addr, nil, pod))
 	}
 	return true
+}
+
+// reroute settles the addresses that pods of this and of other nodes claim, because routes may have changed.
+// It reports whether an owner changes.
+func (a *addresses) reroute(pod func(*policy.Endpoint) *compile.Pod) (changed bool) {
+	for _, addr := range slices.Collect(maps.Keys(a.contested)) {
+		if claims := a.claimsExcept(addr, nil, pod); slices.ContainsFunc(claims, a.isLocal) {
+			before := a.at(addr)
+			a.settle(addr, claims)
+			changed = changed || a.at(addr) != before
+		}
+	}
+	return changed
 }
 
 // mayChange reports whether addr, which belongs to its only claimant p, may have become uncertain.

@@ -28,6 +28,9 @@ type Config struct {
 	// AwaitNamespaces treats a pod as unknown while its Namespace is not known. Otherwise policies
 	// do not select such a pod by its namespace's labels.
 	AwaitNamespaces bool
+	// LeadsElsewhere reports whether the routes of the node show that no pod of it has an address. Rerouted
+	// says that the answers may have changed. Nil knows no routes.
+	LeadsElsewhere func(netip.Addr) bool
 
 	Features compile.Features
 	// Audit treats every policy as audited, whatever its annotation says.

@@ -27,6 +27,9 @@ func (c *Cluster) SetSandboxes(newestFirst []Sandbox) bool {
 	return c.announce()
 }
 
+// Rerouted says that the node's routes may have changed. It reports whether verdicts may change.
+func (c *Cluster) Rerouted() bool { return c.addresses.reroute(c.podOf) }
+
 // announce gives the pods of this node the addresses of their sandboxes and records which addresses
 // of their statuses are outdated. It reports whether anything changed.
 func (c *Cluster) announce() (changed bool) {

@@ -59,8 +59,8 @@ func (l Links) isUplink(link *Link, local func(netip.Addr) bool) bool {
 	switch {
 	case link.InRule:
 		return true
-	case slices.ContainsFunc(link.Hosts, local):
-		return false // a pod may be a gateway, too
+	case slices.ContainsFunc(link.Direct, local):
+		return false // a pod may be a gateway, too; an address behind a gateway may be that of a pod that is gone
 	case link.Gateway:
 		return true
 	}
@@ -222,7 +222,7 @@ func (l *Link) isPair() bool { return l.Kind == "veth" || l.Kind == "netkit" }
 
 // uplinkKinds are the kinds of links that connect the node itself; hardware has no kind. A macvlan
 // or ipvlan link shares its parent with pods, but their packets do not pass through it.
-var uplinkKinds = []string{"", "bond", "team", "vlan", "macvlan", "ipvlan"}
+var uplinkKinds = []string{"", "bond", "team", "vlan", "macvlan", "ipvlan", "wireguard"}
 
 // leadsToAny reports whether a link leads to one of pods, other than the node's own links.
 func (l Links) leadsToAny(pods []netip.Addr) bool {
@@ -257,23 +257,43 @@ func (l Links) linkTo(addr netip.Addr) (to *Link) {
 // leadsAway reports whether the most specific route to addr leads through an uplink, to a part of
 // one of ranges or to all of it.
 func (l Links) leadsAway(addr netip.Addr, ranges []netip.Prefix, isUplink func(*Link) bool) bool {
-	longest, away := -1, false
+	longest, away := l.mostSpecific(addr, func(link *Link, _ bool) bool { return isUplink(link) })
+	return away && slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(addr) && longest >= r.Bits() })
+}
+
+// leadsElsewhere reports whether no link can lead to a pod of this node with addr: the most specific
+// routes lead through gateways other than pods, or to a network of the node itself. It does not depend on
+// which pods are known, and bridges may have pods without a route of their own.
+func (l Links) leadsElsewhere(addr netip.Addr) bool {
+	_, elsewhere := l.mostSpecific(addr, func(link *Link, gateway bool) bool {
+		if gateway {
+			return !link.hasPodOf(addr)
+		}
+		return slices.Contains(uplinkKinds, link.Kind) && !slices.Contains(link.Direct, addr)
+	})
+	return elsewhere
+}
+
+// mostSpecific returns the length of the most specific routes to addr, -1 if there is none, and whether
+// all of their links satisfy which. gateway is false if one through that link has no gateway.
+func (l Links) mostSpecific(addr netip.Addr, which func(link *Link, gateway bool) bool) (longest int, all bool) {
+	longest = -1
 	for _, link := range l {
-		bits := link.longestPrefix(addr)
+		bits, gateway := link.longestPrefix(addr), slices.Contains(link.Hosts, addr) && !slices.Contains(link.Direct, addr)
 		for _, p := range link.Gatewayed {
-			if p.Contains(addr) {
-				bits = max(bits, p.Bits())
+			if p.Contains(addr) && p.Bits() > bits {
+				bits, gateway = p.Bits(), true
 			}
 		}
 		switch {
 		case bits < 0 || bits < longest:
 		case bits > longest:
-			longest, away = bits, isUplink(link)
+			longest, all = bits, which(link, gateway)
 		default:
-			away = away && isUplink(link)
+			all = all && which(link, gateway)
 		}
 	}
-	return away && slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(addr) && longest >= r.Bits() })
+	return longest, all
 }
 
 // longestPrefix returns the length of the most specific route to addr without a gateway, or of one to

@@ -46,8 +46,9 @@ func TestUplinks(t *testing.T) {
 		{"a pod that is not known", []Link{{Name: "cali1", Kind: "veth", Hosts: host, OnLink: true}}, nil},
 		{"a pod without a route yet", []Link{{Name: "cali1", Kind: "veth"}, {Name: "nk0", Kind: "netkit"}}, nil},
 		{"the uplink of a node in a container", []Link{{Name: "eth0", Kind: "veth", Gateway: true, OnLink: true}}, []string{"eth0"}},
-		{"a pod that is a gateway, too", []Link{{Name: "cali1", Kind: "veth", Gateway: true, Hosts: []netip.Addr{pod6}}}, nil},
-		{"hardware that leads to a pod", []Link{{Name: "eth1r0", Hosts: []netip.Addr{pod4}}}, nil},
+		{"a pod that is a gateway, too", []Link{{Name: "cali1", Kind: "veth", Gateway: true, Direct: []netip.Addr{pod6}}}, nil},
+		{"an uplink with a route to a pod that is gone", []Link{{Name: "eth0", Kind: "veth", Gateway: true, Hosts: []netip.Addr{pod4}}}, []string{"eth0"}},
+		{"hardware that leads to a pod", []Link{{Name: "eth1r0", Direct: []netip.Addr{pod4}}}, nil},
 		{"a link that rules are about", []Link{{Name: "vlan1", Kind: "veth", InRule: true, Hosts: []netip.Addr{pod4}}}, []string{"vlan1"}},
 		{"a bridge of pods", []Link{{Index: 2, Name: "cni0", Kind: "bridge", OnLink: true}, {Name: "v1", Kind: "veth", Master: 2}}, nil},
 		{"a bridge without a network", []Link{{Name: "br0", Kind: "bridge"}}, []string{"br0"}},
@@ -231,6 +232,53 @@ func TestDestinations(t *testing.T) {
 	}
 	if got := links.destinations(nil, nil); len(got) != 0 {
 		t.Errorf("without interfaces: %v", got)
+	}
+}
+
+// Where routes show that no pod of this node has pod4 or pod6, and where it may have one.
+func TestLeadsElsewhere(t *testing.T) {
+	network, pool := []netip.Prefix{netip.PrefixFrom(pod4, 24).Masked(), netip.PrefixFrom(pod6, 64).Masked()},
+		[]netip.Prefix{netip.PrefixFrom(pod4, 16).Masked(), netip.PrefixFrom(pod6, 48).Masked()}
+	all, both := []netip.Prefix{defaultRoutes[false], defaultRoutes[true]}, []netip.Addr{pod4, pod6}
+	uplink := Link{Name: "eth0", Gateway: true, Gatewayed: all}
+	with := func(l Link) []Link { return []Link{uplink, l} }
+	for _, tt := range []struct {
+		name  string
+		links []Link
+		want  bool
+	}{
+		{"nothing is read", nil, false},
+		{"no route", []Link{{Name: "eth0"}}, false},
+		{"the default route", []Link{uplink}, true},
+		{"the default route of a node in a container", []Link{{Name: "eth0", Kind: "veth", Gateway: true, Gatewayed: all}}, true},
+		{"a gateway to the addresses", with(Link{Kind: "veth", Hosts: both}), true},
+		{"a gateway to the network, by a tunnel", with(Link{Kind: "vxlan", Gatewayed: network}), true},
+		{"a gateway to the network, beyond a bridge of the wider one", with(Link{Kind: "bridge", Gatewayed: network, Networks: pool}), true},
+		{"the network of the node", with(Link{Networks: network}), true},
+		{"WireGuard", with(Link{Kind: "wireguard", Networks: network}), true},
+		{"its own pair", with(Link{Kind: "veth", Hosts: both, Direct: both}), false},
+		{"its own pair, and a gateway", append(with(Link{Kind: "veth", Hosts: both, Direct: both}), Link{Hosts: both}), false},
+		{"hardware that leads to the pod", with(Link{Hosts: both, Direct: both}), false},
+		{"a bridge", with(Link{Kind: "bridge", Networks: network}), false},
+		{"a bridge with hardware, whose network is the node's", []Link{{Index: 2, Kind: "bridge", Networks: network}, {Master: 2, Gatewayed: pool}}, false},
+		{"Open vSwitch", with(Link{Kind: "openvswitch", Networks: network}), false},
+		{"a bridge and equally a gateway", with(Link{Kind: "bridge", Networks: network, Gatewayed: network}), false},
+		{"equal routes, one to a bridge", append(with(Link{Kind: "bridge", Networks: network}), Link{Networks: network}), false},
+		{"behind another pod", with(Link{Kind: "veth", Gatewayed: network, Direct: []netip.Addr{pod4.Next(), pod6.Next()}}), false},
+		{"another pod is the default route", []Link{{Kind: "veth", Gatewayed: all, Direct: []netip.Addr{pod4.Next(), pod6.Next()}}}, false},
+	} {
+		links := Links{}
+		for i, link := range tt.links {
+			if link.Index == 0 {
+				link.Index = 100 + i
+			}
+			links[link.Index] = &link
+		}
+		for _, pod := range both {
+			if got := links.leadsElsewhere(pod); got != tt.want {
+				t.Errorf("%s: %v leads elsewhere: %v, want %v", tt.name, pod, got, tt.want)
+			}
+		}
 	}
 }
 

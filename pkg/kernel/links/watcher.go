@@ -195,6 +195,15 @@ func (w *Watcher) LeadsAway(addr netip.Addr, ranges []netip.Prefix, pods []netip
 	})
 }
 
+// LeadsElsewhere reports whether the routes of the node show that no pod of it has addr. It is false before
+// the first successful read.
+func (w *Watcher) LeadsElsewhere(addr netip.Addr) bool {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	return links.leadsElsewhere(addr)
+}
+
 // OtherPorts returns the sorted names of the ports of all bridges except the given ones.
 func (w *Watcher) OtherPorts(bridges []string) []string {
 	w.mu.Lock()

@@ -42,6 +42,8 @@ type Cluster struct {
 	// Sandboxes are the networks that the evaluating node has made for pods, newest first. They may
 	// include those of deleted pods.
 	Sandboxes []Sandbox
+	// Elsewhere are the addresses that the evaluating node routes to where none of its pods is.
+	Elsewhere map[netip.Addr]bool
 	node      string // the node that evaluates
 	// assumed says who has an address for which that is not certain.
 	assumed map[netip.Addr]occupant

@@ -42,12 +42,14 @@ func (c Cluster) assuming(addr netip.Addr, o occupant) Cluster {
 //
 // NP-51: the node's own knowledge takes precedence: the best sandbox with the address, then a pod
 // of this node whose status shows it and that no sandbox contradicts. Only then may it be a pod of
-// another node.
+// another node, or if the node routes the address elsewhere.
 func (c Cluster) occupants(addr netip.Addr) (all []occupant) {
 	if pod := c.sandboxedAt(addr); pod != nil {
 		return []occupant{{pod: pod}}
 	}
-	if pod := c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr) && c.uncontradicted(pod, addr) }); pod != nil {
+	pods := c.claimants(addr)
+	if pod := c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr) && c.uncontradicted(pod, addr) }); pod != nil &&
+		!(c.Elsewhere[addr] && len(pods) > 0) {
 		return []occupant{{pod: pod}}
 	}
 	if c.node == "" { // for tools, only the API says which pod it is
@@ -56,7 +58,6 @@ func (c Cluster) occupants(addr netip.Addr) (all []occupant) {
 		}
 		return all
 	}
-	pods := c.claimants(addr)
 	atHome := slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return c.isHome(p.Spec.NodeName, addr) })
 	noPod := len(pods) == 0
 	for _, pod := range pods {

@@ -24,14 +24,15 @@ const lifeSteps = 24
 
 // TestTheNodeDecidesWhoHasAnAddress: NP-51, NP-60, NP-62 to NP-64. Sandboxes are made, statuses are
 // written late, nodes boot, pods migrate, names are reused, and the statuses of a node and its pods
-// claim addresses of others. In whatever order the follower learns of this, each address belongs to
+// claim addresses of others, and routes change. In whatever order the follower learns of this, each address belongs to
 // the pod that the oracle returns, and packets are decided accordingly.
 func TestTheNodeDecidesWhoHasAnAddress(t *testing.T) {
 	counts := map[string]int{}
 	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		c.Pods = nil
 		l := &life{gen: g, c: c, unknown: map[string]func(){}}
-		l.followed = clusterstate.New(clusterstate.Config{NodeName: here, Features: input(c).Features})
+		l.followed = clusterstate.New(clusterstate.Config{NodeName: here, Features: input(c).Features,
+			LeadsElsewhere: func(a netip.Addr) bool { return l.routes[a] }})
 		for _, o := range objectsOf(c) {
 			l.followed.Set(setting(o))
 		}
@@ -48,7 +49,7 @@ func TestTheNodeDecidesWhoHasAnAddress(t *testing.T) {
 		}
 	})
 	t.Log(counts)
-	for _, what := range []string{"owner by a sandbox", "owner by a status", "owner elsewhere", "local address without an owner", "address shown by two pods", "address shown elsewhere alone, and not owned", "address outside of all ranges, owned: true", "pod address shown by a node", "packets decided", "packets that await a status"} {
+	for _, what := range []string{"owner by a sandbox", "owner by a status", "owner elsewhere", "owner elsewhere, by a route", "local address without an owner", "address shown by two pods", "address shown elsewhere alone, and not owned", "address outside of all ranges, owned: true", "pod address shown by a node", "packets decided", "packets that await a status"} {
 		if counts[what] == 0 {
 			t.Errorf("no %s", what)
 		}
@@ -61,7 +62,8 @@ type life struct {
 	c        oracle.Cluster
 	followed *clusterstate.Cluster
 	created  int
-	unknown  map[string]func() // updates that the follower has not received yet, by object
+	routes   map[netip.Addr]bool // oracle.Cluster.Elsewhere as the follower knows it
+	unknown  map[string]func()   // updates that the follower has not received yet, by object
 }
 
 // step makes one random event happen.
@@ -69,9 +71,10 @@ func (l *life) step() string {
 	steps := map[string]func(){
 		"create": l.create, "make a sandbox": l.makeSandbox, "remove a sandbox": l.removeSandbox, "write a status": l.writeStatus,
 		"migrate": l.migrate, "terminate": l.terminate, "end": l.end, "delete": l.remove, "replace": l.replace, "boot": l.boot, "claim for a node": l.claimForNode, "change ranges": l.changeRanges,
+		"route": l.route, "move": l.move,
 	}
 	what := random.Pick(l.gen, "create", "create", "create", "make a sandbox", "make a sandbox", "make a sandbox", "remove a sandbox",
-		"write a status", "write a status", "write a status", "migrate", "migrate", "terminate", "end", "delete", "replace", "boot", "claim for a node", "claim for a node", "change ranges")
+		"write a status", "write a status", "write a status", "migrate", "migrate", "terminate", "end", "delete", "replace", "boot", "claim for a node", "claim for a node", "change ranges", "route", "move", "move")
 	steps[what]()
 	return what
 }
@@ -238,6 +241,36 @@ func (l *life) claimForNode() {
 	})
 }
 
+// move gives the addresses of a pod that has ended unseen to a pod of the other node, with or without a route.
+func (l *life) move() {
+	from, to := l.any(here), l.any(there)
+	if from == nil || to == nil {
+		return
+	}
+	addrs := compile.Addresses(from)
+	l.keepSandboxes(func(s oracle.Sandbox) bool { return s.UID != from.UID })
+	l.change(to, func(p *corev1.Pod) { l.show(p, addrs) })
+	l.reroute(addrs)
+}
+
+// route routes addresses elsewhere or back.
+func (l *life) route() { l.reroute(l.addresses(random.Pick(l.gen, here, there))) }
+
+func (l *life) reroute(addrs []netip.Addr) {
+	l.c.Elsewhere = maps.Clone(l.c.Elsewhere)
+	if l.c.Elsewhere == nil {
+		l.c.Elsewhere = map[netip.Addr]bool{}
+	}
+	for _, a := range addrs {
+		l.c.Elsewhere[a] = !l.c.Elsewhere[a]
+	}
+	routes := l.c.Elsewhere
+	l.unknown["routes"] = func() {
+		l.routes = routes
+		l.followed.Rerouted()
+	}
+}
+
 // changeRanges sets or removes the ranges of a node.
 func (l *life) changeRanges() {
 	name := random.Pick(l.gen, here, there)
@@ -350,6 +383,8 @@ func (l *life) count(counts map[string]int, a netip.Addr, owner *corev1.Pod) {
 	case owner == nil && shownHere:
 		counts["local address without an owner"]++
 	case owner == nil:
+	case owner.Spec.NodeName != here && shownHere && l.c.Elsewhere[a]:
+		counts["owner elsewhere, by a route"]++
 	case owner.Spec.NodeName != here:
 		counts["owner elsewhere"]++
 	case slices.ContainsFunc(l.c.Sandboxes, func(s oracle.Sandbox) bool { return s.UID == owner.UID && slices.Contains(s.Addrs, a) }):
