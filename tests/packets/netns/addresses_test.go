@@ -3,43 +3,12 @@ package netns
 import (
 	"net/netip"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
-
-// TestAPodElsewhereTakesNoAddress: NP-51. A younger pod on another node reports the address
-// of a pod of this node, as in a live migration, and then this node's pod terminates. It
-// stays isolated in both directions.
-func TestAPodElsewhereTakesNoAddress(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
-	agent := c.Start(t)[0]
-	c.Apply(t, "ingress", onlyDB)
-	c.Apply(t, "egress", webSendsToDB)
-	isolated := func() {
-		t.Helper()
-		c.Expect(t,
-			labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"),
-			labtest.No("x/web", "y/web", "udp/80"), labtest.Yes("x/web", "y/db", "udp/80"))
-	}
-	isolated()
-	web := c.Pods["x/web"].Object
-	remote := labtest.NewPod("y/away@2 app=db")
-	remote.CreationTimestamp, remote.Status = metav1.Unix(1000, 0), corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: web.Status.PodIPs}
-	c.Put(t, labtest.PodFile("y/away"), remote)
-	labtest.Until(t, agent, 4, func(m lab.Metrics) float64 { return m.Sum("netpol_objects", "kind", "Pod") })
-	c.Enforce(t, agent, "later", labtest.Policy("y", "later", "\n  podSelector: {matchLabels: {app: db}}\n  ingress: [{}]")) // now the pod is also in force
-	labtest.WaitLog(t, agent, "shares an address with another pod")
-	isolated()
-	web.DeletionTimestamp = &metav1.Time{Time: time.Unix(2000, 0)}
-	labtest.Enforced(t, agent, func() { c.Put(t, labtest.PodFile("x/web"), web) })
-	isolated()
-}
 
 // TestABootExchangesAddresses: NP-60. After a boot, pods get each other's addresses while
 // their statuses still have the old ones. From the first snapshot on, each pod has its own

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -23,17 +22,10 @@ const dnsPort = 53
 type resolver struct {
 	host *lab.Host
 
-	mu    sync.Mutex
-	zone  map[string][]netip.Addr // by name, in lower case with a trailing dot
-	large bool                    // see allowLarge
-	ttl   uint32                  // of all answers, in seconds
+	mu   sync.Mutex
+	zone map[string][]netip.Addr // by name, in lower case with a trailing dot
+	ttl  uint32                  // of all answers, in seconds
 }
-
-// Names with special answers.
-const (
-	silentName = "silent.example.test." // is not answered at all
-	oddName    = "odd.example.test."    // is answered with bytes that are not a DNS message
-)
 
 func newResolver(t *testing.T, host *lab.Host) *resolver {
 	t.Helper()
@@ -66,13 +58,6 @@ func (r *resolver) extend(ttl uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ttl = ttl
-}
-
-// allowLarge permits datagrams longer than clients expect.
-func (r *resolver) allowLarge() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.large = true
 }
 
 func (r *resolver) serveUDP(conn *net.UDPConn) {
@@ -126,16 +111,10 @@ func (r *resolver) answer(query []byte, short bool) []byte {
 		return nil
 	}
 	q := m.Questions[0]
-	switch q.Name.String() {
-	case silentName:
-		return nil
-	case oddName:
-		return append(query[:12:12], "\xff\xff this is no name"...)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	answer := answerFor(r.ttl, m.ID, q, r.zone[strings.ToLower(q.Name.String())]...)
-	if short && !r.large && len(answer) > 512 {
+	if short && len(answer) > 512 {
 		return pack(dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, Truncated: true}, Questions: m.Questions})
 	}
 	return answer
@@ -143,11 +122,6 @@ func (r *resolver) answer(query []byte, short bool) []byte {
 
 // shortTTL is the usual TTL of answers, in seconds.
 const shortTTL = 10
-
-// answerTo answers with the addresses of the requested family and the short TTL.
-func answerTo(id uint16, q dnsmessage.Question, addrs ...netip.Addr) []byte {
-	return answerFor(shortTTL, id, q, addrs...)
-}
 
 func answerFor(ttl uint32, id uint16, q dnsmessage.Question, addrs ...netip.Addr) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: id, Response: true, RecursionAvailable: true}, Questions: []dnsmessage.Question{q}}
@@ -188,35 +162,4 @@ func (c *cluster) lookUp(t *testing.T, pod, name string, proto lab.Proto, at net
 		t.Fatalf("%s asks %s for %s: %v", pod, at, name, err)
 	}
 	return addrs
-}
-
-// ask sends a raw query with the given ID for the A records of a name.
-func (c *cluster) ask(t *testing.T, pod string, at netip.Addr, id uint16, name string) net.Conn {
-	t.Helper()
-	conn, err := c.Hosts[pod].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(at, dnsPort))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	query := pack(dnsmessage.Message{Header: dnsmessage.Header{ID: id, RecursionDesired: true}, Questions: questionFor(name)})
-	if _, err := conn.Write(query); err != nil {
-		t.Fatal(err)
-	}
-	return conn
-}
-
-func questionFor(name string) []dnsmessage.Question {
-	return []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
-}
-
-// heard waits for the answer to a query and returns it.
-func (c *cluster) heard(t *testing.T, conn net.Conn) []byte {
-	t.Helper()
-	buffer := make([]byte, 64<<10)
-	conn.SetReadDeadline(time.Now().Add(labtest.ChangeTimeout))
-	n, err := conn.Read(buffer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return buffer[:n]
 }

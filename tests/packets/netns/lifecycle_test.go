@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
@@ -32,61 +30,6 @@ func TestAgentCapabilities(t *testing.T) {
 	}
 	c.Apply(t, "policies", onlyDB)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"))
-}
-
-// TestMetricNames checks the names and the endpoints.
-func TestMetricNames(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web")
-	agent := c.Start(t)[0]
-	c.Apply(t, "policies", onlyDB)
-	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"))
-	m := labtest.Metrics(t, agent)
-	for _, name := range []string{
-		"packet_process_time_bucket", "packet_process_time_count", "packet_process_duration_microseconds",
-		"packet_count", "nfqueue_queue_total", "nfqueue_queue_dropped", "nfqueue_user_dropped", "nfqueue_packet_id",
-	} {
-		if !m.Has(name) {
-			t.Errorf("there is no metric %s", name)
-		}
-	}
-	for _, family := range []string{"IPv4", "IPv6"} {
-		if m.Sum("packet_count", "protocol", "TCP", "family", family, "verdict", "drop") == 0 {
-			t.Errorf("no denied TCP packet over %s is counted", family)
-		}
-	}
-	for _, path := range []string{"/livez", "/readyz"} {
-		if status, body, err := agent.Get(t.Context(), path); status != 200 || err != nil {
-			t.Errorf("%s: %d %s, %v", path, status, body, err)
-		}
-	}
-}
-
-// TestRulesStayWithoutAgent checks that the rules stay until cleanup.
-func TestRulesStayWithoutAgent(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	node := c.Nodes[0]
-	agent := c.Start(t)[0]
-	c.Apply(t, "policies", onlyDB)
-	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-
-	if err := agent.Stop(t.Context()); err != nil {
-		t.Fatalf("the agent ends with %v", err)
-	}
-	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "tcp/80"), labtest.Yes("x/web", "y/web", "tcp/80"))
-	agent = c.Start(t)[0]
-	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-
-	if err := agent.Stop(t.Context()); err != nil { // otherwise it would restore the table
-		t.Fatal(err)
-	}
-	for range 2 { // the second time there is nothing to remove
-		if output, err := node.Run(t.Context(), "", labtest.AgentBinary, "cleanup"); err != nil {
-			t.Fatalf("cleanup: %v: %s", err, output)
-		}
-	}
-	if ruleset, err := node.Run(t.Context(), "", "nft", "list", "ruleset"); err != nil || strings.TrimSpace(ruleset) != "" {
-		t.Errorf("after cleanup: %v, %s", err, ruleset)
-	}
 }
 
 // TestRestartsDeny floods a denied pair while the agent is stopped, killed and started
@@ -133,45 +76,6 @@ func TestRestartsDeny(t *testing.T) {
 	t.Logf("%d denied flows during 6 restarts", sent.Load())
 	if got := sink.Received(); got != 0 {
 		t.Errorf("%d of %d denied datagrams were delivered", got, sent.Load())
-	}
-}
-
-// TestAcceptedFlowIsQueuedOnce sends only in one direction, so the connection stays new for
-// the kernel. Only its first packet is queued.
-func TestAcceptedFlowIsQueuedOnce(t *testing.T) {
-	const datagrams = 1000
-	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	agent := c.Start(t)[0]
-	web := c.Hosts["x/web"]
-	sink, err := web.Sink(9999)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Apply(t, "policies", onlyDB)
-	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-	accepted := func(m lab.Metrics) float64 { return m.Sum(answered, "protocol", "UDP", "verdict", "accept") }
-
-	for i, addr := range web.Addrs {
-		before := accepted(labtest.Metrics(t, agent))
-		conn, err := c.Hosts["y/db"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 9999))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		for sent := range datagrams {
-			if _, err := conn.Write([]byte("one way")); err != nil {
-				t.Fatal(err)
-			}
-			if sent == 0 { // the kernel must have the verdict before it gets the next datagram
-				labtest.Within(t, func() bool { return sink.Received() == i*datagrams+1 })
-			}
-		}
-		if err := labtest.Within(t, func() bool { return sink.Received() == (i+1)*datagrams }); err != nil {
-			t.Errorf("%s: %d datagrams arrived, want %d", addr, sink.Received()-i*datagrams, datagrams)
-		}
-		if got := accepted(labtest.Metrics(t, agent)) - before; got != 1 {
-			t.Errorf("%s: %v datagrams were queued, want 1", addr, got)
-		}
 	}
 }
 
@@ -260,42 +164,4 @@ func TestPacketsWaitForTheirPod(t *testing.T) {
 		}
 	}
 	t.Error("packets were pending for too long each time")
-}
-
-// TestInvalidFlags checks that errors contain the name and the value of the flag.
-func TestInvalidFlags(t *testing.T) {
-	labtest.Need(t)
-	folder := t.TempDir()
-	for _, c := range []struct {
-		args []string
-		want []string // substrings of the error
-	}{
-		{[]string{"--nfqueue-id=70000"}, []string{"--nfqueue-id", "70000"}},
-		{[]string{"--nfqueue-id=-1"}, []string{"--nfqueue-id", "-1"}},
-		{[]string{"--nfqueue-count=2", "--divert=auto"}, []string{"--nfqueue-count=2", "--divert=auto", "removed"}},
-		{[]string{"--mark=0x1000"}, []string{"--mark", "0x1800"}},
-		{[]string{"--feature-gates=EndPorts=true"}, []string{"--feature-gates", "EndPorts"}},
-		{[]string{"--feature-gates=EndPort=maybe"}, []string{"--feature-gates", "EndPort=maybe"}},
-		{[]string{"--metrics-bind-address=nowhere"}, []string{"metrics-bind-address", "nowhere"}},
-		{[]string{"--logging-format=xml"}, []string{"logging", "xml"}},
-		{[]string{"--manifests=/nonexistent/folder"}, []string{"--manifests", "/nonexistent/folder"}},
-		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},
-		{[]string{"--no-such-flag=1"}, []string{"--no-such-flag"}},
-	} {
-		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), labtest.ReadyTimeout)
-			cmd := exec.CommandContext(ctx, labtest.AgentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // so that an agent that does start changes nothing
-			output, err := cmd.CombinedOutput()
-			if err == nil || ctx.Err() != nil {
-				t.Errorf("%v: the agent ran: %v: %s", c.args, err, output)
-			}
-			cancel()
-			for _, word := range c.want {
-				if !strings.Contains(string(output), word) {
-					t.Errorf("%v: %q does not name %q", c.args, output, word)
-				}
-			}
-		})
-	}
 }

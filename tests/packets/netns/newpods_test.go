@@ -126,30 +126,6 @@ func TestNewPodsAreKnownBeforeTheirStatus(t *testing.T) {
 	c.Expect(t, labtest.Yes("x/late", "y/db", "tcp/80"), labtest.No("x/late", "y/web", "tcp/80"))
 }
 
-// TestAnnouncedPodsAwaitStatusWhereTheyMayBeDenied (CN-35): a pod's own node knows it from
-// the CNI cache, but the other node does not know it yet.
-func TestAnnouncedPodsAwaitStatusWhereTheyMayBeDenied(t *testing.T) {
-	c := newCluster(t, 2, "x/web@1 app=web", "y/web@2")
-	cache := cniCache(t.TempDir())
-	agents := c.Start(t, labtest.WithAdmin, "--pod-address-source", string(cache))
-	c.Apply(t, "ingress", labtest.Admin("ingress", `ingress: [{name: z, action: Deny, from: [{namespaces: {matchLabels: {ns: z}}}]}]`))
-	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80"))
-	endpoints := func(m lab.Metrics) float64 { return m.Sum("netpol_endpoints") }
-	before := endpoints(labtest.Metrics(t, agents[1]))
-	pods := c.scheduled(t, "z/new@2", "y/new@2")
-	for _, pod := range pods {
-		cache.announce(t, pod)
-	}
-	if got := labtest.Until(t, agents[1], before+4, endpoints); got != before+4 {
-		t.Fatalf("%v addresses after the pods were announced, want %v", got, before+4)
-	}
-	c.Expect(t, labtest.No("z/new", "x/web", "tcp/80"), labtest.Yes("z/new", "y/web", "tcp/80"), labtest.Yes("y/new", "x/web", "tcp/80"))
-	for _, pod := range pods {
-		c.Put(t, labtest.PodFile(pod.Name), pod.Object)
-	}
-	c.Expect(t, labtest.No("z/new", "x/web", "tcp/80"), labtest.Yes("y/new", "x/web", "tcp/80"))
-}
-
 // TestReceiversWaitForNewPods: the first packets of a pod on another node wait at the
 // receiver until the pod's status has its addresses, if the addresses affect the decision.
 func TestReceiversWaitForNewPods(t *testing.T) {
@@ -251,52 +227,5 @@ func (c *cluster) sweep(t *testing.T, from *lab.Node, to netip.Addr) (end func()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// TestHardNewPodsReachOtherNodes starts pods whose status takes two seconds, as long as
-// that of a slow kubelet, and counts what reaches a server on another node that admits
-// them. Each pod sends ten datagrams per second from its start. This is a measurement.
-func TestHardNewPodsReachOtherNodes(t *testing.T) {
-	labtest.NeedHard(t)
-	const pods, datagrams = 15, 17
-	c := newCluster(t, 2, "x/web@1 app=web", "y/web@2", "y/db@2 app=db")
-	agent := c.Start(t)[0]
-	c.Apply(t, "policies", onlyDB)
-	c.Expect(t, labtest.No("y/web", "x/web", "udp/80"), labtest.Yes("y/db", "x/web", "udp/80"))
-	sink, err := c.Hosts["x/web"].Sink(9)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var specs []string
-	for i := range pods {
-		specs = append(specs, fmt.Sprintf("y/new-%d@2 app=db", i))
-	}
-	created := c.scheduled(t, specs...)
-	labtest.Until(t, agent, 3+pods, func(m lab.Metrics) float64 { return m.Sum("netpol_objects", "kind", "Pod") })
-	begin := time.Now()
-	for n := range datagrams {
-		for _, pod := range created {
-			conn, err := pod.Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.Hosts["x/web"].Addr(lab.IPv4), 9))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := conn.Write([]byte{byte(n)}); err != nil {
-				t.Fatal(err)
-			}
-			conn.Close()
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	time.Sleep(300 * time.Millisecond)
-	for _, pod := range created {
-		c.Put(t, labtest.PodFile(pod.Name), pod.Object)
-	}
-	took := time.Since(begin)
-	err = labtest.Within(t, func() bool { return sink.Received() == pods*datagrams })
-	t.Logf("%d of %d datagrams arrived, the status had the addresses after %v", sink.Received(), pods*datagrams, took)
-
-	if err != nil && took < 2500*time.Millisecond { // on a slower machine packets wait too long
-		t.Error(err)
 	}
 }

@@ -74,13 +74,3 @@ func TestANodeNameThatNoNodeHas(t *testing.T) {
 		t.Error("no problem although the Node is gone")
 	}
 }
-
-// TestTheNodeNameOfAnotherMachine: this machine runs pods of another Node.
-func TestTheNodeNameOfAnotherMachine(t *testing.T) {
-	c, cache := newBooted(t)
-	api := c.api(t)
-	put(t, api, c.Nodes[1].Object())
-	serveAPI(t, c.Nodes[0], api)
-	agent := c.startWithAPI(t, "--pod-address-source="+string(cache), "--hostname-override=node-2")
-	waitNotReady(t, agent, "this machine runs pod", `of Node "node-1", and no pod of Node "node-2"`)
-}

@@ -1,11 +1,9 @@
 package netns
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
 
@@ -38,31 +36,6 @@ func TestAdminDenyOwnNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Expect(t, labtest.Yes("x/web", "node-1", "tcp/80"), labtest.No("x/web", "node-2", "tcp/80"))
-}
-
-// TestServiceOfOwnNode: with a host-network pod of the node behind a Service, an
-// administrator's policy applies to the pod behind it.
-func TestServiceOfOwnNode(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "x/db@1 app=db")
-	node := c.Nodes[0]
-	const vip4, vip6 = "10.96.0.10", "fd00:10:96::10"
-	proxy := fmt.Sprintf(`
-table inet service {
-	chain prerouting {
-		type nat hook prerouting priority dstnat
-		ip daddr %s meta l4proto { tcp, udp } th dport 8000 dnat ip to %s
-		ip6 daddr %s meta l4proto { tcp, udp } th dport 8000 dnat ip6 to %s
-	}
-}
-`, vip4, netip.AddrPortFrom(node.Addr(lab.IPv4), 80), vip6, netip.AddrPortFrom(node.Addr(lab.IPv6), 80))
-	if _, err := node.Run(t.Context(), proxy, "nft", "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
-	c.Start(t, labtest.WithAdmin)
-	c.Apply(t, "admin", denyNodes)
-	for _, vip := range []string{vip4, vip6} {
-		c.Expect(t, labtest.No("x/web", vip, "tcp/8000"), labtest.Yes("x/web", vip, "udp/8000"), labtest.Yes("x/db", vip, "tcp/8000"))
-	}
 }
 
 // TestEstablishedConnectionsToTheOwnNode: they are blocked if an administrator denies them,

@@ -2,7 +2,6 @@ package netns
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
@@ -136,48 +134,6 @@ func rememberedFlows(t *testing.T, node *lab.Node, socket string, port uint16) (
 		t.Fatalf("%v: %s", err, output)
 	}
 	return n
-}
-
-// TestDeniedClassesAreRemembered sends denied packets. The agent decides a few, the kernel
-// the others, and all are counted. When policies allow them, they pass at once.
-func TestDeniedClassesAreRemembered(t *testing.T) {
-	const packets = 200
-	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
-	agent := c.Start(t)[0]
-	web, other := c.Hosts["x/web"], c.Hosts["y/web"]
-	sink, err := web.Sink(9999)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Apply(t, "policies", letsDB)
-	awaitRemembering(t, c, agent, "y/db", "x/web")
-
-	to := netip.AddrPortFrom(web.Addrs[0], 9999)
-	element := fmt.Sprintf("{ %v . %v . udp . %d }", other.Addrs[0], web.Addrs[0], to.Port())
-	if err := labtest.Within(t, func() bool {
-		datagrams(t, other, to, 1)
-		_, err := c.Nodes[0].Run(t.Context(), "", "nft", "get", "element", "inet", steer.TableName, "denied-v4", element)
-		return err == nil
-	}); err != nil {
-		t.Fatal("the denied class is not remembered")
-	}
-	before := labtest.Metrics(t, agent)
-	datagrams(t, other, to, packets)
-	want := labtest.Denied(before) + packets
-	if got := labtest.Until(t, agent, want, labtest.Denied); got < want {
-		t.Errorf("%v of %d denied packets are counted", got-labtest.Denied(before), packets)
-	}
-	if queued := labtest.Steered(labtest.Metrics(t, agent)) - labtest.Steered(before); queued > packets/2 {
-		t.Errorf("%v of %d denied packets were decided by the agent", queued, packets)
-	}
-	if got := sink.Received(); got != 0 {
-		t.Errorf("%d denied packets arrived", got)
-	}
-	labtest.Enforced(t, agent, func() { c.Replace(t, "policies", labtest.Policy("x", "web", `{podSelector: {}, ingress: [{}]}`)) })
-	datagrams(t, other, to, 1)
-	if err := labtest.Within(t, func() bool { return sink.Received() == 1 }); err != nil {
-		t.Error("a packet that is allowed now does not arrive")
-	}
 }
 
 // TestChangesOfPolicyReachRememberedVerdicts alternately allows and denies a pair that

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -156,23 +155,4 @@ func TestNamesSurviveRestarts(t *testing.T) {
 		t.Errorf("the last agent has seen %v queries, denied %v packets and knows %v addresses of %v", queries, denied, known, addrs)
 	}
 	c.Expect(t, labtest.Yes("x/web", "one", "tcp/80"))
-}
-
-// TestDenialsSayWhyNoNameAllowsThem: the agent's log and its records have it.
-func TestDenialsSayWhyNoNameAllowsThem(t *testing.T) {
-	c, agent, r := newNames(t, "--log-denied")
-	const want = `*.example.test and one other name were never asked of the trusted resolver by this pod`
-	if err := labtest.Within(t, func() bool { return strings.Contains(agent.Log(), want) }); err != nil {
-		t.Errorf("the log does not say %q", want)
-	}
-
-	r.set("x.example.test.", c.Hosts["two"].Addrs...)
-	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
-	const other = `the answers for x.example.test have other addresses`
-	if err := labtest.Within(t, func() bool {
-		_, err := c.Hosts["x/web"].Probe(t.Context(), lab.UDP, netip.AddrPortFrom(c.Hosts["three"].Addr(lab.IPv4), 80), labtest.Silence)
-		return err == nil && strings.Contains(agent.Log(), other)
-	}); err != nil {
-		t.Errorf("the log does not say %q", other)
-	}
 }

@@ -1,12 +1,9 @@
 package netns
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
@@ -16,42 +13,6 @@ import (
 var onlyDB = labtest.Policy("x", "only-db", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]`)
-
-// TestService adds the rules of a Service proxy. Packets to a virtual address are evaluated
-// as packets to the pod behind it, in both directions, and with the client as their source
-// if the proxy masquerades. A pod reaches itself through its Service.
-func TestService(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	const vip4, vip6 = "10.96.0.10", "fd00:10:96::10"
-	web := c.Pods["x/web"]
-	proxy := fmt.Sprintf(`
-table inet service {
-	chain prerouting {
-		type nat hook prerouting priority dstnat
-		ip daddr %s th dport 8000 meta l4proto { tcp, udp } dnat ip to %s:80
-		ip6 daddr %s th dport 8000 meta l4proto { tcp, udp } dnat ip6 to [%s]:80
-	}
-	chain postrouting {
-		type nat hook postrouting priority srcnat
-		ct status dnat masquerade
-	}
-}
-`, vip4, web.Addr(lab.IPv4), vip6, web.Addr(lab.IPv6))
-	if _, err := c.Nodes[0].Run(t.Context(), proxy, "nft", "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
-	c.Start(t)
-	c.Apply(t, "policies", onlyDB+labtest.Policy("y", "out", `
-  podSelector: {}
-  policyTypes: [Egress]
-  egress: [{to: [{namespaceSelector: {matchLabels: {ns: x}}}], ports: [{port: 80}]}]`)+
-		labtest.Policy("x", "out", `{podSelector: {}, policyTypes: [Egress]}`))
-	for _, vip := range []string{vip4, vip6} {
-		c.Expect(t,
-			labtest.Yes("y/db", vip, "tcp/8000"), labtest.No("y/web", vip, "tcp/8000"), labtest.No("y/db", vip, "udp/8000"),
-			labtest.Yes("x/web", vip, "tcp/8000"), labtest.Yes("x/web", vip, "udp/8000"))
-	}
-}
 
 // TestDenyAllAllowsNeighbourDiscovery flushes the neighbour caches of nodes and pods, which
 // must be filled again while everything is denied.
@@ -88,23 +49,6 @@ func TestOwnNodeNeedsNoRoot(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestHostNetworkPodIsItsNode: selectors that match its labels and namespace do not allow
-// the node's traffic, and no policy isolates it.
-func TestHostNetworkPodIsItsNode(t *testing.T) {
-	c := newCluster(t, 2, "x/web@1 app=web", "y/db@2 app=db")
-	object := labtest.NewPod("x/agent@2 app=db")
-	object.Spec.HostNetwork = true
-	object.Status.Phase = corev1.PodRunning
-	for _, addr := range c.Hosts["node-2"].Addrs {
-		object.Status.PodIPs = append(object.Status.PodIPs, corev1.PodIP{IP: addr.String()})
-	}
-	c.Put(t, "host-network", object)
-	c.Start(t)
-	c.Apply(t, "policies", onlyDB+labtest.Policy("x", "deny-db", `{podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress, Egress]}`))
-	c.Expect(t, labtest.No("node-2", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"),
-		labtest.Yes("y/db", "node-2", "tcp/80"), labtest.Yes("node-1", "node-2", "udp/80"))
 }
 
 // TestNewPodIsNeverOpen gives a pod its network before its object exists. While a policy
@@ -168,32 +112,4 @@ func TestFailOpenUnknownPacket(t *testing.T) {
 			t.Errorf("to %s: %s, %v", addr, answer.Outcome, err)
 		}
 	}
-}
-
-// TestAddressBelongsToLatestPod gives the address of a pod that has ended, but whose object
-// still exists, to a pod with other labels.
-func TestAddressBelongsToLatestPod(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/old@1 app=db", "y/web@1 app=web")
-	c.Start(t)
-	c.Apply(t, "policies", onlyDB)
-	c.Expect(t, labtest.Yes("y/old", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
-
-	old := c.Pods["y/old"]
-	if err := c.Remove(t.Context(), old.Host); err != nil {
-		t.Fatal(err)
-	}
-	old.Object.Status.Phase = corev1.PodSucceeded
-	c.Put(t, labtest.PodFile("y/old"), old.Object)
-	next := labtest.NewPod("y/next@1 app=web")
-	next.Status.PodIPs, next.Status.Phase = old.Object.Status.PodIPs, corev1.PodRunning
-	c.Put(t, labtest.PodFile("y/next"), next)
-	c.Attach(t, next)
-	c.Expect(t, labtest.No("y/next", "x/web", "tcp/80"), labtest.Yes("y/next", "y/web", "tcp/80"))
-
-	if err := c.Manifests.Remove(labtest.PodFile("y/old")); err != nil {
-		t.Fatal(err)
-	}
-	next.Labels["app"] = "db"
-	c.Put(t, labtest.PodFile("y/next"), next)
-	c.Expect(t, labtest.Yes("y/next", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 }
