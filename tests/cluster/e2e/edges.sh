@@ -18,13 +18,6 @@ trap 'rm -rf "$work"' EXIT
 image=netpol-prober:edges
 provide_prober "$image"
 
-# Debian's package, unpacked where it disturbs nothing.
-prometheus=$cache/prometheus/usr/bin/prometheus
-if [[ ! -x $prometheus ]]; then
-	(cd "$work" && apt-get update -qq && apt-get download -qq prometheus >/dev/null && dpkg -x prometheus_*.deb "$cache/prometheus") ||
-		echo "No Prometheus: its test will be skipped." >&2
-fi
-
 helm_version=v3.22.0
 helm=$cache/helm-$helm_version/helm
 [[ -x $helm ]] || GOBIN=$(dirname "$helm") go install "helm.sh/helm/v3/cmd/helm@$helm_version"
@@ -36,7 +29,7 @@ manifest=$(cat "$state/manifest" 2>/dev/null || true)
 started=$SECONDS status=0
 cd "$root/tests/cluster/e2e/edges"
 EDGES_STATE=$state EDGES_OUT=$out EDGES_AGENT=${agent:-none} EDGES_OUTAGE=${OUTAGE:-3m} EDGES_PODS=${PODS:-30} EDGES_PROBER=$image EDGES_PREFIX=$prefix EDGES_HELM=$helm EDGES_NETPOL=$work/kubectl-netpol \
-	EDGES_AGNHOST=$(<"$(<"$state/images")/agnhost.name") EDGES_PROMETHEUS=$prometheus EDGES_MANIFEST=$root/$manifest \
+	EDGES_AGNHOST=$(<"$(<"$state/images")/agnhost.name") EDGES_MANIFEST=$root/$manifest \
 	go test -count 1 -v -timeout 2h ${RUN:+-run "$RUN"} . 2>&1 | tee "$out/log" || status=$?
 number() { grep -cE "^--- $1" "$out/log" || true; }
 record "edges: $(number '') tests, $(number PASS) passed, $(number FAIL) failed, $(number SKIP) skipped in $((SECONDS - started)) s" "${out%/edges}/results"

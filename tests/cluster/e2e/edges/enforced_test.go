@@ -1,18 +1,13 @@
 package edges
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // waitEnforced is the command wait of kubectl netpol, where the API server can be reached.
@@ -133,126 +128,5 @@ func TestEnforcedDecides(t *testing.T) {
 	t.Logf("%d of %d attempts were decided by an older policy", old, changes*len(targets))
 	if old > 0 {
 		t.Error("a policy that is said to be in force does not decide")
-	}
-}
-
-// enforcedCondition returns the message of the Enforced condition of a policy's annotation if it is
-// true and of the newest generation.
-func enforcedCondition(namespace, name string) (string, error) {
-	text, err := attempt("kubectl", "-n", namespace, "get", "networkpolicy", name, "-o", "json")
-	if err != nil {
-		return "", err
-	}
-	var o struct {
-		Metadata struct {
-			Generation  int64
-			Annotations map[string]string
-		}
-	}
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return "", err
-	}
-	var conditions []struct {
-		Type, Status, Reason, Message string
-		ObservedGeneration            int64
-	}
-	annotation := o.Metadata.Annotations["kube-network-policies.x-k8s.io/conditions"]
-	if err := json.Unmarshal([]byte(annotation), &conditions); err != nil {
-		return "", fmt.Errorf("conditions %q: %w", annotation, err)
-	}
-	for _, c := range conditions {
-		if c.Type == "Enforced" && c.Status == "True" && c.ObservedGeneration == o.Metadata.Generation {
-			return c.Message, nil
-		}
-	}
-	return "", fmt.Errorf("generation %d: %s", o.Metadata.Generation, annotation)
-}
-
-// The author of a policy who asks for it reads in its condition, and by kubectl netpol wait, that each
-// generation is in force on all nodes, without rights for anything else. It is so then.
-func TestEnforcedIsACondition(t *testing.T) {
-	needAgent(t)
-	p := newPair(t)
-	const account = "author"
-	kubectl(t, "-n", p.namespace, "create", "serviceaccount", account)
-	kubectl(t, "-n", p.namespace, "create", "role", account, "--verb=get", "--resource=networkpolicies.networking.k8s.io")
-	kubectl(t, "-n", p.namespace, "create", "rolebinding", account, "--role="+account, "--serviceaccount="+p.namespace+":"+account)
-	author := kubeconfigOf(t, p.namespace, account)
-	nodes := len(strings.Fields(kubectl(t, "get", "nodes", "-o", "name")))
-	want := fmt.Sprintf("In force on %d of %d nodes", nodes, nodes)
-	for _, tt := range []struct {
-		admits string
-		client bool
-	}{{"other", false}, {"client", true}, {"other", false}} {
-		apply(t, fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: server, namespace: %s, annotations: {kube-network-policies.x-k8s.io/report: enforced}}\n"+
-			"spec: {podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: %s}}}]}]}\n", p.namespace, tt.admits))
-		output, err := waitEnforced(author, "-n", p.namespace, "networkpolicy/server").CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, output)
-		}
-		if err := errors.Join(p.connects("client", tt.client), p.connects("other", !tt.client)); err != nil {
-			t.Errorf("with a policy that admits %s: %v", tt.admits, err)
-		}
-		message, err := enforcedCondition(p.namespace, "server")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.HasPrefix(message, want) {
-			t.Errorf("the condition says %q, want %q", message, want)
-		}
-		t.Log(message)
-	}
-}
-
-// The node of an agent that hangs is named within five seconds, and the policy is in force there once
-// the agent goes on.
-func TestEnforcedNamesAnAgentThatHangs(t *testing.T) {
-	needAgent(t)
-	agentsReady(t)
-	namespace := newNamespace(t)
-	pid, err := agentProcess("n2", agentProper)
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, "n2", "kill", "-STOP", pid)
-	goOn := func() {
-		if _, err := attempt("n2", "kill", "-CONT", pid); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(goOn)
-	policy(t, namespace, "all", "{podSelector: {}, policyTypes: [Ingress]}")
-	command := waitEnforced(asAdministrator(), "-n", namespace, "networkpolicy/all")
-	notes, err := command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	named := time.Duration(0)
-	lines := bufio.NewScanner(notes)
-	for named == 0 && lines.Scan() {
-		t.Log(lines.Text())
-		if strings.Contains(lines.Text(), " n2: ") {
-			named = time.Since(began)
-		}
-	}
-	goOn() // before the kubelet restarts it
-	rest, err := io.ReadAll(notes)
-	if err != nil {
-		t.Error(err)
-	}
-	if err := command.Wait(); err != nil {
-		t.Errorf("after the agent goes on: %v: %s", err, rest)
-	}
-	switch {
-	case named == 0:
-		t.Error("the node is not named")
-	case named > 5*time.Second:
-		t.Errorf("the node is named after %.1f s", named.Seconds())
-	default:
-		t.Logf("the node is named after %.1f s", named.Seconds())
 	}
 }

@@ -2,7 +2,6 @@ package edges
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -251,67 +250,4 @@ func (t *text) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.text.String()
-}
-
-// A policy that denies all is tried out: by an annotation of its own, and by one of its
-// namespace. Nothing is denied, its author reads so in its conditions, and the flows say what
-// would be denied.
-func TestAuditedPolicies(t *testing.T) {
-	needAgent(t)
-	const enforcement = "kube-network-policies.x-k8s.io/enforcement"
-	p := newPair(t)
-	policy(t, p.namespace, "closed", `{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress]}`)
-	annotate := func(object ...string) {
-		kubectl(t, append([]string{"-n", p.namespace, "annotate", "--overwrite"}, object...)...)
-	}
-	enforced := func(what string, want bool) {
-		t.Helper()
-		eventually(t, what, func() error {
-			if err := p.connects("client", !want); err != nil {
-				return err
-			}
-			audited, err := reportsAudit(p.namespace, "closed")
-			switch {
-			case err != nil:
-				return err
-			case audited == want:
-				return fmt.Errorf("the status writer reports that the policy is audited: %v", audited)
-			case want:
-				return nil
-			}
-			stdout, stderr, code := flows(asAdministrator(), "-n", p.namespace, "--audit")
-			if code != 0 {
-				return fmt.Errorf("exit code %d: %s", code, stderr)
-			}
-			return hasLine(stdout, "n1", p.namespace+"/client", p.namespace+"/server", "TCP 8080", "allow", "NetworkPolicy "+p.namespace+"/closed")
-		})
-	}
-	enforced("a policy without annotations", true)
-	annotate("networkpolicy", "closed", enforcement+"=audit")
-	enforced("an audited policy", false)
-	annotate("networkpolicy", "closed", enforcement+"-")
-	enforced("a policy whose annotation is removed", true)
-	annotate("namespace", p.namespace, enforcement+"=audit")
-	enforced("a policy of an audited namespace", false)
-	annotate("networkpolicy", "closed", enforcement+"=enforce")
-	enforced("an enforced policy of an audited namespace", true)
-}
-
-// reportsAudit reports whether a policy has the condition that it is audited.
-func reportsAudit(namespace, name string) (bool, error) {
-	output, err := attempt("kubectl", "-n", namespace, "get", "networkpolicy", name, "-o",
-		`jsonpath={.metadata.annotations.kube-network-policies\.x-k8s\.io/conditions}`)
-	if err != nil || output == "" {
-		return false, err
-	}
-	var conditions []struct{ Type, Status, Reason string }
-	if err := json.Unmarshal([]byte(output), &conditions); err != nil {
-		return false, fmt.Errorf("%w: %s", err, output)
-	}
-	for _, c := range conditions {
-		if c.Type == "Enforced" && c.Status == "False" && c.Reason == "Audit" {
-			return true, nil
-		}
-	}
-	return false, nil
 }
