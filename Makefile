@@ -43,7 +43,7 @@ PACKETS = ./tests/packets/... ./tests/repository/demo
 RACE = ./pkg/agent ./pkg/kernel/addressreuse ./pkg/kernel/handover ./pkg/kernel/bridgefilter ./pkg/kernel/conntrack ./pkg/agent/domains ./pkg/agent/enforce ./pkg/agent/flows ./pkg/agent/holder ./pkg/agent/inforce ./pkg/agent/newpods ./pkg/kernel/links ./pkg/kernel/nft/... ./pkg/kernel/nodecheck ./pkg/engine/policy ./pkg/cluster/clusterwatch ./pkg/cluster/apiconn ./pkg/cluster/podwatch ./pkg/cluster/manifests ./pkg/kernel/queue/... ./pkg/cluster/resolvers ./pkg/base/runner ./pkg/status ./pkg/status/agents ./pkg/status/enforced ./pkg/status/gate ./pkg/kernel/steer/... ./pkg/agent/verdictcache
 
 # Packages whose tests ask the kernel.
-KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel/steer ./tests/packets/lab ./tests/packets/netns ./tests/packets/neighbours
+KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel/steer ./tests/packets/netns ./tests/packets/neighbours
 
 # The plugin is a module of its own, as are some tests, because of what they depend on.
 PLUGIN = cmd/kubectl-netpol
@@ -248,7 +248,6 @@ SCALE_RUNS = $(if $(SHORT),1,3)
 SCALE_PODS = 1000 $(if $(SHORT),,100000)
 
 bench: tools ## what is promised of speed and size, and what is reached: as root, on a quiet machine. With SHORT=-short once and with less of everything: does it work?
-	$(if $(SHORT),,$(GO) test -run '^$$' -bench . -benchmem ./pkg/... && cd $(PLUGIN) && $(GO) test -run '^$$' -bench . -benchmem ./*/...)
 	$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/speed/bench ./tests/speed/bench/callback ./tests/speed/bench/floor ./tests/speed/scale
 	$(GO) test -c -o bin/ ./tests/speed/bench ./pkg/kernel/steer
 	@$(GIVE_BACK)

@@ -4,12 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -389,24 +387,6 @@ func TestPodsOfOperators(t *testing.T) {
 			}
 			if strings.Contains(stdout, "stay open") && !strings.Contains(stdout, "unless a controller creates them") {
 				t.Errorf("got\n%s", stdout)
-			}
-		})
-	}
-}
-
-// BenchmarkCheck is to take twice the time for twice the objects, in one file or in many.
-func BenchmarkCheck(b *testing.B) {
-	for _, n := range []int{500, 1000, 2000} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			var text strings.Builder
-			for i := range n {
-				fmt.Fprintf(&text, "---\n# a comment\napiVersion: v1\nkind: Pod\nmetadata: {namespace: ns-%d, name: pod-%d, labels: {app: app-%d}}\nspec:\n  containers:\n  - name: c # another\n", i/20, i, i)
-				fmt.Fprintf(&text, "---\n# a comment\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: ns-%d, name: app-%d}\nspec:\n  # another\n  podSelector: {matchLabels: {app: app-%d}}\n", i/20, i, i)
-			}
-			for b.Loop() {
-				if code := run(b.Context(), []string{"check", "-f", "-"}, strings.NewReader(text.String()), io.Discard, io.Discard); code == exitError {
-					b.Fatal("not checked")
-				}
 			}
 		})
 	}

@@ -178,16 +178,3 @@ func FuzzValidate(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkValidate(b *testing.B) {
-	for _, kind := range compile.Kinds {
-		b.Run(kind.Name, func(b *testing.B) {
-			o := casesOf(b, kind)[0].Object
-			apivalidation.Validate(o)
-			b.ReportAllocs()
-			for b.Loop() {
-				apivalidation.Validate(o)
-			}
-		})
-	}
-}

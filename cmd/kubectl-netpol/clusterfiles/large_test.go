@@ -111,13 +111,3 @@ func TestALargeApplicationIsReadWhole(t *testing.T) {
 		t.Errorf("assumed addresses are in %s, which a policy names", got)
 	}
 }
-
-func BenchmarkRead(b *testing.B) {
-	text := large(1000, 300)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Read([]string{Stdin}, strings.NewReader(text), Options{}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -1,7 +1,6 @@
 package domains
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -96,55 +95,4 @@ func FuzzName(f *testing.F) {
 			t.Fatalf("%q became %q", s, got)
 		}
 	})
-}
-
-var benchmarkAddr = netip.MustParseAddr("192.0.2.1")
-
-func BenchmarkNames(b *testing.B) {
-	f := newFixture(b)
-	f.learns("api.example.test", at("api.example.test", "192.0.2.1", 300))
-	for name, addr := range map[string]netip.Addr{"known": benchmarkAddr, "unknown": ip("192.0.2.2")} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			pod := ip(podAt)
-			for b.Loop() {
-				f.Names(pod, addr)
-			}
-		})
-	}
-}
-
-func BenchmarkObserve(b *testing.B) {
-	const name = "api.example.test"
-	var many []dnsmessage.Resource
-	for i := range 150 {
-		many = append(many, at(name, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}).String(), 300))
-	}
-	ask := udp(podAt+":4000", dns, question(7, name, typeA))
-	for _, bm := range []struct {
-		name    string
-		packets [][]byte
-	}{
-		{"query and answer of one address", [][]byte{ask, udp(dns, podAt+":4000", reply(7, name, typeA, many[0]))}},
-		{"query and answer of a chain", [][]byte{ask, udp(dns, podAt+":4000", reply(7, name, typeA, cname(name, "b.test", 300), cname("b.test", "c.test", 300), at("c.test", "192.0.2.1", 300)))}},
-		{"query and answer of 150 addresses", [][]byte{ask, udp(dns, podAt+":4000", reply(7, name, typeA, many...))}},
-		{"query", [][]byte{ask}},
-		{"answer that was not asked for", [][]byte{udp(dns, podAt+":4001", reply(7, name, typeA, many[0]))}},
-		{"by TCP", [][]byte{
-			tcp(podAt+":4000", dns, 0, true, prefixed(question(7, name, typeA))),
-			tcp(dns, podAt+":4000", 0, true, prefixed(reply(7, name, typeA, many[0]))),
-			tcp(podAt+":4000", dns, 1, true, nil), // restarts the stream, so that the next segment is not a retransmission
-			tcp(dns, podAt+":4000", 1, true, nil),
-		}},
-	} {
-		b.Run(bm.name, func(b *testing.B) {
-			f := newFixture(b)
-			b.ReportAllocs()
-			for b.Loop() {
-				for _, p := range bm.packets {
-					f.Observe(p)
-				}
-			}
-		})
-	}
 }

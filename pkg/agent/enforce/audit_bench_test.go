@@ -45,18 +45,3 @@ func TestAuditsDoNotAllocate(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkAudit decides packets of pods that audited policies do not select.
-func BenchmarkAudit(b *testing.B) {
-	for _, tt := range auditedSnapshots {
-		b.Run(tt.name, func(b *testing.B) {
-			e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
-			e.Swap(tt.snapshot)
-			in := Input{Payload: tcp(open, isolated, 80)}
-			b.ReportAllocs()
-			for b.Loop() {
-				e.Decide(in)
-			}
-		})
-	}
-}

@@ -6,10 +6,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
@@ -143,37 +141,4 @@ func TestAMillionClasses(t *testing.T) {
 		t.Logf("%d flows, %d evicted, %d decisions lost, %d bytes", s.Flows, s.Evicted, s.Lost, grown)
 	}
 	runtime.KeepAlive(e)
-}
-
-// BenchmarkRecordFlows reports what a record costs: the median difference of batches with and
-// without, in turns. Other programs on the machine delay few batches.
-func BenchmarkRecordFlows(b *testing.B) {
-	const batch = 500
-	for name, payload := range map[string][]byte{"allow": tcp(open, isolated, 80), "deny": tcp(open, isolated, 81)} {
-		b.Run(name, func(b *testing.B) {
-			with, without, r := recording(b)
-			go func() { _ = r.Run(b.Context()) }()
-			took := func(e *Enforcer) time.Duration {
-				start := time.Now()
-				for range batch {
-					e.Decide(Input{Payload: payload})
-				}
-				return time.Since(start)
-			}
-			var differences, withouts []time.Duration
-			b.ReportAllocs()
-			for b.Loop() {
-				before := took(without)
-				withouts = append(withouts, before)
-				differences = append(differences, took(with)-before)
-			}
-			report := func(all []time.Duration, unit string) {
-				slices.Sort(all)
-				b.ReportMetric(float64(all[len(all)/2])/batch, unit)
-			}
-			report(withouts, "ns/without")
-			report(differences, "ns/more")
-			b.ReportMetric(0, "ns/op")
-		})
-	}
 }

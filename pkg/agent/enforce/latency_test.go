@@ -98,36 +98,3 @@ func TestQuantilesForgetTheCountDoesNot(t *testing.T) {
 		t.Errorf("quantiles of nothing: %v", s.Quantile)
 	}
 }
-
-// BenchmarkObserve compares latency, which is a histogram and a summary at once, with
-// the histogram and the summary of the Prometheus library.
-func BenchmarkObserve(b *testing.B) {
-	var own latency
-	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "h", Buckets: histogramBounds})
-	summary := prometheus.NewSummary(prometheus.SummaryOpts{Name: "s", Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}})
-	microseconds := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	durations := random(rand.New(rand.NewPCG(1, 0)), 1<<12)
-	for _, bench := range []struct {
-		name    string
-		observe func(time.Duration)
-	}{
-		{"own", own.observe},
-		{"library/histogram", func(d time.Duration) { histogram.Observe(microseconds(d)) }},
-		{"library/summary", func(d time.Duration) { summary.Observe(microseconds(d)) }},
-		{"library/both", func(d time.Duration) { histogram.Observe(microseconds(d)); summary.Observe(microseconds(d)) }},
-	} {
-		b.Run(bench.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				bench.observe(durations[i%len(durations)])
-			}
-		})
-		b.Run(bench.name+"/parallel", func(b *testing.B) {
-			b.RunParallel(func(pb *testing.PB) {
-				for i := 0; pb.Next(); i++ {
-					bench.observe(durations[i%len(durations)])
-				}
-			})
-		})
-	}
-}

@@ -224,13 +224,3 @@ func TestUnparsableIsLogged(t *testing.T) {
 		none.unparsable(errors.New("cut short"))
 	})
 }
-
-func BenchmarkDenialNotLogged(b *testing.B) {
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), LogDenied: true})
-	e.Swap(snapshot())
-	payload := tcp(open, isolated, 81)
-	b.ReportAllocs()
-	for b.Loop() {
-		e.Decide(Input{Payload: payload})
-	}
-}

@@ -151,28 +151,3 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkDecode(b *testing.B) {
-	message := marshal(b, realisticPod(3))
-	b.SetBytes(int64(len(message)))
-	b.Run("whole", func(b *testing.B) {
-		b.ReportAllocs()
-		shared := NewShared()
-		for b.Loop() {
-			p := &corev1.Pod{}
-			if err := p.Unmarshal(message); err != nil {
-				b.Fatal(err)
-			}
-			shared.Strip(p)
-		}
-	})
-	b.Run("needed", func(b *testing.B) {
-		b.ReportAllocs()
-		d := newDecoder(NewShared())
-		for b.Loop() {
-			if _, err := d.decode(message); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}

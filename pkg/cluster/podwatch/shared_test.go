@@ -4,16 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"runtime"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -75,54 +71,4 @@ func TestPoolKeepsValuesOfOneHashApart(t *testing.T) {
 			}
 		}
 	}
-}
-
-// BenchmarkPodMemory reports the heap of a pod that was read from the wire: in
-// an informer's store as it is, and in a Cluster with a snapshot of it.
-func BenchmarkPodMemory(b *testing.B) {
-	const pods = 100_000
-	measure := func(b *testing.B, take func(i int, message []byte), kept any) {
-		before := heap()
-		for i := range pods {
-			take(i, marshal(b, realisticPod(i)))
-		}
-		b.ReportMetric(float64(heap()-before)/pods, "B/pod")
-		runtime.KeepAlive(kept)
-	}
-	b.Run("informer", func(b *testing.B) {
-		for b.Loop() {
-			store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-			measure(b, func(_ int, message []byte) {
-				p := &corev1.Pod{}
-				if err := p.Unmarshal(message); err != nil {
-					b.Fatal(err)
-				}
-				_ = store.Add(p)
-			}, store)
-		}
-	})
-	b.Run("cluster", func(b *testing.B) {
-		for b.Loop() {
-			c := clusterstate.New(clusterstate.Config{NodeName: "node-0000", Features: compile.AllFeatures()})
-			d := newDecoder(NewShared())
-			var last *policy.Snapshot
-			measure(b, func(i int, message []byte) {
-				o, err := d.decode(message)
-				if err != nil {
-					b.Fatal(err)
-				}
-				c.Set(o.Pod)
-				if i%1000 == 999 {
-					last = c.Snapshot()
-				}
-			}, []any{c, &last})
-		}
-	})
-}
-
-func heap() uint64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }

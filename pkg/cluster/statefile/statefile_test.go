@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -321,46 +320,4 @@ func FuzzDecode(f *testing.F) {
 		}
 		c.Snapshot().Prepare()
 	})
-}
-
-// benchmarkState returns the state of a large cluster.
-func benchmarkState(pods int) *State {
-	s := newState()
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range pods {
-		p := newPod(fmt.Sprintf("web-%d", i), fmt.Sprintf("node-%d", i/100), fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))
-		p.UID = types.UID(fmt.Sprintf("%08x-%04x-4000-8000-%012x", r.Uint32(), r.Uint32()&0xffff, r.Uint64()&0xffffffffffff))
-		s.Pods = append(s.Pods, p)
-	}
-	return s
-}
-
-func BenchmarkDecode(b *testing.B) {
-	for _, pods := range []int{1000, 100000} {
-		content, err := sealed(benchmarkState(pods))
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			for b.Loop() {
-				if err := opened(content); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(len(content))/float64(pods), "B/pod")
-		})
-	}
-}
-
-func BenchmarkEncode(b *testing.B) {
-	for _, pods := range []int{1000, 100000} {
-		s := benchmarkState(pods)
-		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			for b.Loop() {
-				if _, err := sealed(s); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

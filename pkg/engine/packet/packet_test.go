@@ -238,18 +238,3 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkParse(b *testing.B) {
-	for name, p := range map[string][]byte{
-		"tcp4":                 ipv4(TCP, 0, 0, ports(20)),
-		"tcp6":                 ipv6(TCP, ports(20)),
-		"tcp6/three extension": ipv6(hopByHop, extension(destinationOpts, 8), extension(routing, 16), extension(TCP, 8), ports(20)),
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				_, _ = Parse(p)
-			}
-		})
-	}
-}

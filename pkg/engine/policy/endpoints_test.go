@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -87,38 +86,4 @@ func many(n int) Endpoints {
 		edit.Set(numbered(i, false), &Endpoint{})
 	}
 	return edit.Done()
-}
-
-// BenchmarkEndpoints compares with a map, which does not allow changes while other goroutines read
-// it.
-func BenchmarkEndpoints(b *testing.B) {
-	for _, n := range []int{1_000, 100_000} {
-		table := many(n)
-		m := maps.Collect(table.All())
-		b.Run(fmt.Sprintf("At/endpoints=%d", n), func(b *testing.B) {
-			for i := 0; b.Loop(); i += 7919 {
-				if table.At(numbered(i%n, false)) == nil {
-					b.Fatal("gone")
-				}
-			}
-		})
-		b.Run(fmt.Sprintf("map/endpoints=%d", n), func(b *testing.B) {
-			for i := 0; b.Loop(); i += 7919 {
-				if m[numbered(i%n, false)] == nil {
-					b.Fatal("gone")
-				}
-			}
-		})
-		b.Run(fmt.Sprintf("Edit/endpoints=%d", n), func(b *testing.B) {
-			b.ReportAllocs()
-			e := &Endpoint{}
-			for i := 0; b.Loop(); i += 7919 {
-				edit := table.Edit()
-				for j := range 100 {
-					edit.Set(numbered((i+j)%n, false), e)
-				}
-				table = edit.Done()
-			}
-		})
-	}
 }

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -136,34 +135,5 @@ func checkFlow(t *testing.T, chain *Chain, f *flow) {
 	x.match(f, &m)
 	if got, want := x.decide(f, &m), chain.scan(f); got != want {
 		t.Fatalf("%+v to %+v: index says %+v, chain says %+v", f.peer, f.dst, got, want)
-	}
-}
-
-// The cost of a packet from a pod that alternates between destinations with many chains: only the
-// latest chains have a cached entry.
-func BenchmarkChainsByTurns(b *testing.B) {
-	for _, chains := range []int{1, 2, 30} {
-		b.Run(fmt.Sprintf("chains=%d", chains), func(b *testing.B) {
-			client := &Endpoint{Version: NewVersion(), Namespace: "x",
-				Labels:          NewLabels(labels.Set{"app": "a", "tier": "web", "pod-template-hash": "5d4f8", "version": "1", "part-of": "shop"}),
-				NamespaceLabels: NewLabels(labels.Set{"kubernetes.io/metadata.name": "x", "team": "red"})}
-			all := map[netip.Addr]*Endpoint{addrC: client}
-			var packets []packet.Packet
-			for i := range chains {
-				addr := netip.AddrFrom4([4]byte{10, 0, 2, byte(i)})
-				all[addr] = &Endpoint{Version: NewVersion(), Namespace: "x",
-					Ingress: &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods(fmt.Sprint("app=b", i)), pods("app=a,tier=web")), isolate()}}}
-				packets = append(packets, tcp(addrC, addr, 80))
-			}
-			s := New(Model{Endpoints: NewEndpoints(all)})
-			n := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				if d := s.Evaluate(Query{Packet: packets[n%chains]}); !d.Allowed() {
-					b.Fatal(d)
-				}
-				n++
-			}
-		})
 	}
 }

@@ -324,20 +324,3 @@ func cpuTime(b *testing.B) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
-
-// BenchmarkPass lists a table of 20,000 connections whose verdicts do not change.
-func BenchmarkPass(b *testing.B) {
-	enterNamespace(b)
-	k, blocker := realTable(b), newReal(b)
-	const count = 20_000
-	for i := range count {
-		src := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 40000)
-		insert(b, k, direct(packet.TCP, src.String(), "10.0.0.2:80"))
-	}
-	for b.Loop() {
-		if err := blocker.pass(context.Background(), always(Unblock, nil)); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/count, "ns/connection")
-}

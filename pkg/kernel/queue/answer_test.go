@@ -206,27 +206,6 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-func BenchmarkAnswer(b *testing.B) {
-	for _, bench := range []struct {
-		name    string
-		handler Handler
-	}{
-		{"accepted with a mark", accept},
-		{"dropped", func(Packet) Verdict { return Drop }},
-	} {
-		b.Run(bench.name, func(b *testing.B) {
-			a, batch := testAnswerer(bench.handler), batchOf(true)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				if i%batchLen == 0 {
-					a.out = a.out[:0]
-				}
-				a.datagram(batch[i%batchLen])
-			}
-		})
-	}
-}
-
 // A denied packet is accepted with RejectMark only at hooks before postrouting and input, which decide
 // it again if no chain answers it.
 func TestRejectedPackets(t *testing.T) {

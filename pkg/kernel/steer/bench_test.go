@@ -1,7 +1,6 @@
 package steer
 
 import (
-	"fmt"
 	"net/netip"
 	"os/exec"
 	"regexp"
@@ -14,24 +13,6 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft"
 )
-
-// BenchmarkDiff plans the transaction for another dual-stack pod on a node with many pods isolated in
-// both directions.
-func BenchmarkDiff(b *testing.B) {
-	for _, pods := range []int{110, 1000} {
-		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			have, want := manyPods(pods).contents(), manyPods(pods+1)
-			b.ReportAllocs()
-			for b.Loop() {
-				tx := &nft.Transaction{}
-				planElements(tx, setSpecs, have, want.contents())
-				if n := tx.NumOperations(); n != 6 {
-					b.Fatalf("%d operations, want 6", n)
-				}
-			}
-		})
-	}
-}
 
 func manyPods(n int) (s Sets) {
 	for i := range n {

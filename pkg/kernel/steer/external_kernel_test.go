@@ -1,11 +1,8 @@
 package steer
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,47 +64,6 @@ func TestKernelOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(s.metrics.repairs); n != 0 {
 		t.Errorf("%v repairs", n)
-	}
-}
-
-// TestKernelRepairTime logs how long the table is wrong: the time from the notification of an external
-// commit to that of the repair.
-func TestKernelRepairTime(t *testing.T) {
-	if os.Getenv("HARD") == "" {
-		t.Skip("measures; HARD=1")
-	}
-	n := newNode(t)
-	sets := isolated(n.b)
-	for i := range 200 {
-		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 244, 9, byte(i)}))
-	}
-	s := startReal(t, sets)
-	type stamp struct {
-		commit
-		at time.Time
-	}
-	stamps := make(chan stamp, 100)
-	ctx, cancel := context.WithCancel(t.Context())
-	started, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- netlinkKernel{}.listen(ctx, func() { close(started) }, func(c commit) { stamps <- stamp{c, time.Now()} })
-	}()
-	<-started
-	for _, script := range []string{"flush ruleset", "delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }"} {
-		var took []time.Duration
-		for range 200 {
-			mustShell(t, "nft '"+script+"'")
-			changed := <-stamps
-			repaired := <-stamps
-			took = append(took, repaired.at.Sub(changed.at))
-			await(t, func() bool { return s.Healthy() == nil })
-		}
-		slices.Sort(took)
-		t.Logf("%s: wrong for p50 %v, p99 %v, max %v", script, took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }
 

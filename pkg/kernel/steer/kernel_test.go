@@ -3,7 +3,6 @@ package steer
 import (
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -221,34 +220,5 @@ func TestKernelReadsRanges(t *testing.T) {
 	h, err := s.read(t.Context())
 	if err != nil || !equalContents(h.sets, sets.contents()) {
 		t.Errorf("got %v, %v, want %v", h.sets, err, sets.contents())
-	}
-}
-
-// BenchmarkKernelRead reads a table with 1,000 elements, as for a verification.
-func BenchmarkKernelRead(b *testing.B) {
-	if os.Getenv(inNamespace) == "" {
-		b.Skip("needs to be root and allowed to make network namespaces")
-	}
-	caps, err := Probe(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	s, err := New(testConfig(), caps)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var sets Sets
-	for i := range 1000 {
-		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}))
-	}
-	s.Set(sets)
-	if err := s.sync(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := s.read(b.Context()); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

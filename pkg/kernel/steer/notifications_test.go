@@ -88,13 +88,3 @@ func FuzzNotifications(f *testing.F) {
 		s.scan(datagram, func(commit) {}) // must not panic
 	})
 }
-
-// BenchmarkNotificationsOfOtherTables reads a message about another table.
-func BenchmarkNotificationsOfOtherTables(b *testing.B) {
-	datagram := message(b, unix.NFT_MSG_NEWSETELEM, unix.NFPROTO_IPV4, stringArgument(1, "kube-proxy"), argument{3, make([]byte, 100)})
-	var s scanner
-	b.ReportAllocs()
-	for b.Loop() {
-		s.scan(datagram, func(commit) {})
-	}
-}

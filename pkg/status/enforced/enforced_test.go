@@ -492,54 +492,6 @@ func TestAnswersAreNewerThanTheChange(t *testing.T) {
 	}
 }
 
-// A round of 5,000 nodes and 10,000 policies, without what the questions cost on their way.
-func BenchmarkRound(b *testing.B) {
-	const nodes, policies = 5000, 10000
-	current, older := answer("100"), answer("89")
-	for name, last := range map[string]struct {
-		answer inforce.Answer
-		err    error
-	}{ // of the last node
-		"all in force":    {answer: current},
-		"an agent hangs":  {err: errors.New("no answer")},
-		"an agent is old": {answer: older},
-	} {
-		b.Run(name, func(b *testing.B) {
-			ask := func(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
-				a := current
-				if pod.Spec.NodeName == "node-4999" {
-					if last.err != nil {
-						return nil, last.err
-					}
-					a = last.answer
-				}
-				a.Node = pod.Spec.NodeName
-				return &a, nil
-			}
-			c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: ask, Registerer: prometheus.NewRegistry()})
-			if err != nil {
-				b.Fatal(err)
-			}
-			var names []string
-			var pods []*corev1.Pod
-			for i := range nodes {
-				names = append(names, fmt.Sprintf("node-%04d", i))
-				pods = append(pods, &corev1.Pod{Spec: corev1.PodSpec{NodeName: names[i]}})
-			}
-			for i := range policies {
-				p := db
-				p.Name = fmt.Sprint("db-", i)
-				c.Note(p, generation(1), true, need("90"))
-				c.tracks[p].late = time.Now().Add(-time.Hour)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				c.evaluate(c.ask(b.Context(), names, pods))
-			}
-		})
-	}
-}
-
 func TestForgottenPolicies(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.Note(db, generation(1), true, need("90"))

@@ -2,8 +2,6 @@ package reachability
 
 import (
 	"fmt"
-	"slices"
-	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -55,43 +53,4 @@ func busy(workloads, replicas, policies int) clusterstate.Input {
 		})
 	}
 	return in
-}
-
-// BenchmarkReach evaluates every pair and port of a compiled cluster.
-func BenchmarkReach(b *testing.B) {
-	for _, tc := range []struct{ workloads, replicas, policies int }{{100, 1, 100}, {1000, 1, 300}, {1000, 3, 300}} {
-		b.Run(fmt.Sprintf("workloads=%d/replicas=%d/policies=%d", tc.workloads, tc.replicas, tc.policies), func(b *testing.B) {
-			c := New(busy(tc.workloads, tc.replicas, tc.policies))
-			pods := c.Pods(FirstCommon)
-			b.ReportAllocs()
-			for b.Loop() {
-				r := c.Reach(pods, FirstCommon)
-				for i := range pods {
-					for j := range pods {
-						r.Between(i, j)
-					}
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkCompare finds the changes that one more policy makes.
-func BenchmarkCompare(b *testing.B) {
-	in := busy(1000, 1, 300)
-	before := New(in)
-	in.Policies = slices.Clone(in.Policies)[:len(in.Policies)-1]
-	after := New(in)
-	for b.Loop() {
-		if _, err := Compare(before, after, PortRanges(before, after), nil, FirstCommon); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkNew(b *testing.B) {
-	in := busy(1000, 1, 300)
-	for b.Loop() {
-		New(in)
-	}
 }
