@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -72,7 +71,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.flowLog, "flow-log", o.flowLog, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, and denied packets")
 	fs.Var(command.Checked(&c.Answers.BindAddress, command.IsEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
 	fs.StringVar(&c.ProbeSocket, "probe-socket", c.ProbeSocket, "`PATH` of a unix socket for the commands probe and flows; empty means none")
-	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, so that an agent enforces it until the API server has answered, and, with .names behind it, the file of the domain names that pods have learned; its folder must exist. Empty keeps none")
+	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, so that an agent enforces it until the API server has answered, and, with .names behind it, the file of the domain names that pods have learned; without its folder nothing is kept. Empty keeps none")
 }
 
 func (o *options) setNodeName(s string) error {
@@ -112,7 +111,8 @@ func (o *options) addResolver(s string) error {
 	return err
 }
 
-// validate returns an error for each flag that contradicts other flags or files.
+// Validate returns an error for each flag that contradicts other flags. What cannot be read when the agent
+// starts, such as the folder of --manifests, is no wrong flag: the agent closes the node and waits for it.
 func (o *options) Validate(args []string) error {
 	c := &o.cfg
 	errs := []error{command.NoArguments(args), o.Logging.Validate()}
@@ -128,17 +128,6 @@ func (o *options) Validate(args []string) error {
 	} {
 		if f.needs && c.Manifests != "" {
 			errs = append(errs, command.FlagError(f.flag, f.value, "needs an API server, and cannot be used together with --manifests=%s", c.Manifests))
-		}
-	}
-	if c.Manifests != "" {
-		if _, err := os.ReadDir(c.Manifests); err != nil {
-			errs = append(errs, command.FlagError("manifests", c.Manifests, "must be a folder that can be read (%v)", err))
-		}
-	}
-	if c.SnapshotCache != "" {
-		folder := filepath.Dir(c.SnapshotCache)
-		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-			errs = append(errs, command.FlagError("snapshot-cache", c.SnapshotCache, "needs a folder, and %s is none", folder))
 		}
 	}
 	return errors.Join(errs...)

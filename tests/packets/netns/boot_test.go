@@ -132,6 +132,60 @@ func TestARestartClosesNothing(t *testing.T) {
 	}
 }
 
+// TestAnAgentThatDoesNotStartLeavesTheTable: wrong flags and gates, and a kubeconfig that cannot be read, end an
+// agent. The table of an earlier one goes on to close what it selects, and a node without one stays as it is:
+// a first installation with a wrong flag cuts nothing off.
+func TestAnAgentThatDoesNotStartLeavesTheTable(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1")
+	fails := func() {
+		t.Helper()
+		for flag, status := range map[string]int{"--feature-gates=EndPorts=true": 2, "--mark=0x1000": 2, "--no-such-flag": 2, "--snapshot-cache=s --manifests=.": 2, "--kubeconfig=/does/not/exist": 1} {
+			agent := c.startAgent(t, lab.AgentConfig{Args: strings.Fields(flag)})
+			<-agent.Ended()
+			if name, _, _ := strings.Cut(flag, " "); agent.ExitCode() != status || !strings.Contains(agent.Log(), name) {
+				t.Errorf("%s: exit status %d: %s", flag, agent.ExitCode(), agent.Log())
+			}
+		}
+	}
+	fails()
+	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80"))
+	c.Apply(t, "deny", labtest.Policy("x", "web", "{podSelector: {}, policyTypes: [Ingress]}"))
+	agent := c.startAgent(t, lab.AgentConfig{Manifests: c.Manifests.Dir()})
+	labtest.WaitReady(t, agent)
+	if err := agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fails()
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("x/web", "y/web", "tcp/80"))
+}
+
+// TestAMissingFolderClosesAStart: a folder of --manifests that is not there yet is no reason to leave a node
+// without rules.
+func TestAMissingFolderClosesAStart(t *testing.T) {
+	c, cache := newBooted(t)
+	folder := filepath.Join(t.TempDir(), "later")
+	agent := c.startAgent(t, lab.AgentConfig{Manifests: folder, Args: []string{"--pod-address-source=" + string(cache)}})
+	c.waitSteered(t, "x/web")
+	notReady(t, agent, folder+": no such file or directory")
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes(c.Nodes[0].Name, "x/web", "tcp/80"))
+	if err := os.Symlink(c.Manifests.Dir(), folder); err != nil {
+		t.Fatal(err)
+	}
+	labtest.WaitReady(t, agent)
+	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80"))
+}
+
+// TestAMissingFolderKeepsNoState: an agent whose state cannot be saved enforces, and counts it.
+func TestAMissingFolderKeepsNoState(t *testing.T) {
+	c, cache := newBooted(t)
+	serveAPI(t, c.Nodes[0], c.api(t))
+	agent := c.startWithAPI(t, "--pod-address-source="+string(cache), "--snapshot-cache=/does/not/exist/snapshot")
+	labtest.WaitReady(t, agent)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"))
+	labtest.Until(t, agent, 1, func(m lab.Metrics) float64 { return m.Sum("netpol_snapshot_cache_writes_total", "result", "error") })
+	labtest.WaitLog(t, agent, "State is not saved")
+}
+
 // TestANodeIsOpenedByHand: an empty table that replaces the closed one stays until the
 // first snapshot, even across a crash.
 func TestANodeIsOpenedByHand(t *testing.T) {
