@@ -518,7 +518,7 @@ func TestMetrics(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	if n, err := testutil.GatherAndCount(reg, "netpol_dns_answers_total"); err != nil || n != len(results) {
-		t.Errorf("%d results before the first answer, %v; want %d", n, err, len(results))
+	if n, err := testutil.GatherAndCount(reg, "netpol_dns_messages_total"); err != nil || n != len(results)+1 {
+		t.Errorf("%d kinds of messages before the first one, %v; want %d", n, err, len(results)+1)
 	}
 }

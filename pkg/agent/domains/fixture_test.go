@@ -99,7 +99,7 @@ func (f *fixture) expect(addr, names string) {
 // answered fails unless exactly that number of answers had that result.
 func (f *fixture) answered(r result, want int) {
 	f.t.Helper()
-	if got := testutil.ToFloat64(f.metrics.answers.WithLabelValues(string(r))); got != float64(want) {
+	if got := testutil.ToFloat64(f.metrics.messages.WithLabelValues(string(r))); got != float64(want) {
 		f.t.Errorf("%v answers are %s, want %d", got, r, want)
 	}
 }

@@ -20,39 +20,37 @@ var results = []result{learned, empty, negative, truncated, unsolicited, malform
 
 type metrics struct {
 	queries   prometheus.Counter
-	answers   *prometheus.CounterVec
+	messages  *prometheus.CounterVec
 	evictions *prometheus.CounterVec
 }
 
 // newMetrics registers the metrics. addresses is called when they are scraped.
 func newMetrics(reg prometheus.Registerer, addresses func() int) *metrics {
+	messages := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_dns_messages_total",
+		Help: "DNS messages of pods whose policies have domain names. query: for addresses. The others are answers. empty: no address of that type. negative: no such name, or a failure. truncated: the pod repeats the query over TCP. unsolicited: without a recent query. other: not about addresses. unreadable: no complete UDP datagram or TCP segment, also of queries.",
+	}, []string{"message"})
 	m := &metrics{
-		queries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_dns_queries_total",
-			Help: "DNS queries for addresses by pods whose policies have domain names.",
-		}),
-		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_dns_answers_total",
-			Help: "DNS answers to pods whose policies have domain names. empty: no address of that type. negative: no such name, or a failure. truncated: the pod repeats the query over TCP. unsolicited: without a recent query. other: not about addresses. unreadable: no complete UDP datagram or TCP segment, also of queries.",
-		}, []string{"result"}),
+		queries:  messages.WithLabelValues("query"),
+		messages: messages,
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_dns_evictions_total",
 			Help: "Addresses, queries and TCP streams that were evicted because a pod had too many.",
 		}, []string{"kind"}),
 	}
 	for _, r := range results {
-		m.answers.WithLabelValues(string(r))
+		messages.WithLabelValues(string(r))
 	}
 	for _, kind := range []string{"address", "query", "stream"} {
 		m.evicted(kind)
 	}
-	reg.MustRegister(m.queries, m.answers, m.evictions, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	reg.MustRegister(messages, m.evictions, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_dns_addresses",
 		Help: "Addresses learned, counted for each name and each pod. Some may have expired.",
 	}, func() float64 { return float64(addresses()) }))
 	return m
 }
 
-func (m *metrics) answered(r result) { m.answers.WithLabelValues(string(r)).Inc() }
+func (m *metrics) answered(r result) { m.messages.WithLabelValues(string(r)).Inc() }
 
 func (m *metrics) evicted(kind string) prometheus.Counter { return m.evictions.WithLabelValues(kind) }

@@ -69,7 +69,7 @@ func New(cfg Config) *Recorder {
 	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
 	r.denials = newDenials(r.epoch)
 	r.decided, r.audited = make(rules), make(rules)
-	r.register(cfg.Registerer)
+	cfg.Registerer.MustRegister(ruleMetrics{r})
 	return r
 }
 

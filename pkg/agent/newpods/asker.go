@@ -85,16 +85,13 @@ func NewAsker(cfg Config) *Asker {
 		dial:   (&net.Dialer{Timeout: bounds.LineSilence}).DialContext,
 		nodes:  map[string]*conversation{}, reports: map[string]*time.Timer{},
 		errors: rate.Sometimes{First: 1, Interval: time.Minute},
-		failed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_new_pods_errors_total",
-			Help: "Failed attempts to ask the agent of another node about its new pods. They are known when their status has their addresses.",
-		}),
-		skipped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_new_pods_skipped_total",
-			Help: "Nodes that were not asked about their new pods because 64 others were.",
-		}),
 	}
-	cfg.Registerer.MustRegister(a.failed, a.skipped)
+	errors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_new_pods_errors_total",
+		Help: "Agents of other nodes that could not be asked about their new pods, which are known when their status has their addresses. failed: attempts. skipped: 64 others were being asked.",
+	}, []string{"error"})
+	a.failed, a.skipped = errors.WithLabelValues("failed"), errors.WithLabelValues("skipped")
+	cfg.Registerer.MustRegister(errors)
 	return a
 }
 

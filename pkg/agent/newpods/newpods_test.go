@@ -521,11 +521,15 @@ func TestManyPodsStart(t *testing.T) {
 
 // TestTooManyNodes: a sweep over addresses of many nodes asks a bounded number of them.
 func TestTooManyNodes(t *testing.T) {
-	a := NewAsker(Config{Registerer: prometheus.NewRegistry()})
+	reg := prometheus.NewRegistry()
+	a := NewAsker(Config{Registerer: reg})
 	for i := range 2 * bounds.AskedNodes {
 		if got := a.begin(fmt.Sprint(i)); got != (i < bounds.AskedNodes) {
 			t.Errorf("node %d is asked: %v", i, got)
 		}
+	}
+	if n, err := testutil.GatherAndCount(reg, "netpol_new_pods_errors_total"); n != 2 || err != nil {
+		t.Errorf("%d kinds of errors, %v; want 2", n, err)
 	}
 	if n := testutil.ToFloat64(a.skipped); n != bounds.AskedNodes {
 		t.Errorf("%v nodes are counted as skipped, want %d", n, bounds.AskedNodes)

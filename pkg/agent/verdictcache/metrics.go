@@ -7,8 +7,7 @@ import (
 )
 
 type metrics struct {
-	packets   [2]prometheus.Counter // by policy.Action: Deny, Allow
-	forgotten prometheus.Counter
+	packets [2]prometheus.Counter // by policy.Action: Deny, Allow
 }
 
 func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
@@ -16,15 +15,8 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 		Name: "netpol_remembered_packets_total",
 		Help: "Packets that the kernel accepted or dropped without the agent.",
 	}, []string{"verdict"})
-	m := &metrics{
-		packets: [2]prometheus.Counter{policy.Deny: packets.WithLabelValues("drop"), policy.Allow: packets.WithLabelValues("accept")},
-		forgotten: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_remembered_verdicts_forgotten_total",
-			Help: "Remembered classes that a change of the cluster removed from the kernel.",
-		}),
-	}
-	reg.MustRegister(packets, m.forgotten, c.gauge("accept", &c.allowed), c.gauge("drop", &c.denied))
-	return m
+	reg.MustRegister(packets, c.gauge("accept", &c.allowed), c.gauge("drop", &c.denied))
+	return &metrics{[2]prometheus.Counter{policy.Deny: packets.WithLabelValues("drop"), policy.Allow: packets.WithLabelValues("accept")}}
 }
 
 // gauge exports how many classes are recorded in set.

@@ -208,7 +208,6 @@ func (c *Cache) Changed(ctx context.Context, addrs []netip.Addr, all bool) {
 	if len(allowed) == 0 && len(denied) == 0 {
 		return
 	}
-	c.metrics.forgotten.Add(float64(len(allowed) + len(denied)))
 	if err := c.try(ctx, func(ctx context.Context) error { return c.cfg.Kernel.Forget(ctx, allowed, denied) }); err != nil {
 		c.restart(ctx, err)
 	}

@@ -186,9 +186,8 @@ func (c *Cache) read(ctx context.Context) {
 	}
 }
 
-// ignored counts a fault, and logs at most one per logEvery.
+// ignored logs a fault, at most one per logEvery.
 func (c *Cache) ignored(ctx context.Context, f *fault) {
-	c.metrics.faults.WithLabelValues(f.kind).Inc()
 	if now := time.Now(); now.After(c.logAt) {
 		c.logAt = now.Add(logEvery)
 		klog.FromContext(ctx).Error(f, "File of the CNI cache is ignored")

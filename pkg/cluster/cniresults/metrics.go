@@ -10,7 +10,6 @@ const (
 
 type metrics struct {
 	source *prometheus.GaugeVec
-	faults *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -19,16 +18,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_pod_address_source_info",
 			Help: "1 for where addresses of new pods of this node are learned first.",
 		}, []string{"source"}),
-		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_cni_cache_errors_total",
-			Help: "Files of the CNI cache that were ignored. too_long: 256 KiB. too_many_files: more than 4096, none is read.",
-		}, []string{"reason"}),
 	}
 	m.setSource(false)
-	for _, kind := range []string{faultMany, faultLong, faultRead, faultMalformed} {
-		m.faults.WithLabelValues(kind)
-	}
-	reg.MustRegister(m.source, m.faults)
+	reg.MustRegister(m.source)
 	return m
 }
 

@@ -23,21 +23,10 @@ const (
 	maxBytes = 256 << 10
 )
 
-// Label values for kinds of faults.
-const (
-	faultMany      = "too_many_files"
-	faultLong      = "too_long"
-	faultRead      = "read"
-	faultMalformed = "malformed"
-)
+// fault is the reason why a file, or all files, are ignored.
+type fault struct{ error }
 
-// fault is the reason why a file, or all further files, are ignored.
-type fault struct {
-	kind string
-	err  error
-}
-
-func (f *fault) Error() string { return f.err.Error() }
+func (f *fault) Unwrap() error { return f.error }
 
 // version identifies a version of a file's content.
 type version struct {
@@ -65,7 +54,7 @@ type folder struct {
 func (d *folder) read(report func(*fault)) error {
 	names, more, err := list(d.path)
 	if more {
-		many := &fault{faultMany, fmt.Errorf("%s has more than %d files, none is read", d.path, maxFiles)}
+		many := &fault{fmt.Errorf("%s has more than %d files, none is read", d.path, maxFiles)}
 		if !d.full {
 			report(many)
 		}
@@ -111,18 +100,18 @@ func list(path string) (names []string, more bool, err error) {
 // be parsed is read again each time, because it may have been half written.
 func (d *folder) readFile(name string, old file) file {
 	path := filepath.Join(d.path, name)
-	broken := func(v version, kind string, err error) file {
-		return file{version: v, err: &fault{kind, fmt.Errorf("%q: %w", name, err)}}
+	broken := func(v version, err error) file {
+		return file{version: v, err: &fault{fmt.Errorf("%q: %w", name, err)}}
 	}
 	// O_NONBLOCK: opening a FIFO would wait for its writer. O_NOFOLLOW: links are refused.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return broken(version{}, faultRead, err)
+		return broken(version{}, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return broken(version{}, faultRead, err)
+		return broken(version{}, err)
 	}
 	v := version{info.Size(), info.ModTime()}
 	var failed *fault
@@ -132,15 +121,15 @@ func (d *folder) readFile(name string, old file) file {
 	case !info.Mode().IsRegular(), info.Size() == 0: // created, and not written yet
 		return file{version: v, err: errOther}
 	case info.Size() > maxBytes:
-		return broken(v, faultLong, fmt.Errorf("%d bytes, more than %d", info.Size(), maxBytes))
+		return broken(v, fmt.Errorf("%d bytes, more than %d", info.Size(), maxBytes))
 	}
 	content, err := io.ReadAll(io.LimitReader(f, maxBytes))
 	if err != nil {
-		return broken(v, faultRead, err)
+		return broken(v, err)
 	}
 	r, err := parse(content)
 	if err != nil && !errors.Is(err, errOther) {
-		return broken(v, faultMalformed, err)
+		return broken(v, err)
 	}
 	return file{version: v, record: r, err: err}
 }

@@ -330,7 +330,6 @@ func (b *Blocker) sync(ctx context.Context) error {
 	}
 	b.settle(start, err, b.passes > passes)
 	b.ignoreAccepted.Store(b.known.full)
-	b.metrics.known.Set(float64(len(b.known.slots)))
 	b.wakeUp()
 	took := b.cpuTime() - used
 	return errors.Join(err, b.rest(ctx, b.budget.spend(time.Now(), took, b.restAtMost), max(maxRest, took)))

@@ -1,12 +1,13 @@
 package conntrack
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 type metrics struct {
-	blocked     prometheus.Counter
-	unblocked   prometheus.Counter
-	offloaded   prometheus.Counter
-	known       prometheus.Gauge
+	blocked     *prometheus.CounterVec
 	runs        *prometheus.CounterVec
 	lastSuccess prometheus.Gauge
 }
@@ -19,22 +20,10 @@ const (
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		blocked: prometheus.NewCounter(prometheus.CounterOpts{
+		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_conntrack_blocked_total",
-			Help: "Established connections that were blocked.",
-		}),
-		unblocked: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_conntrack_unblocked_total",
-			Help: "Blocked connections that were unblocked.",
-		}),
-		offloaded: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_conntrack_offloaded_total",
-			Help: "Blocked connections that a flowtable forwarded past all rules until then.",
-		}),
-		known: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "netpol_conntrack_classes",
-			Help: "Known classes of established connections. At 262144 each change of the cluster leads to passes.",
-		}),
+			Help: "Established connections that were blocked. offloaded: a flowtable forwarded them past all rules until then.",
+		}, []string{"offloaded"}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_conntrack_runs_total",
 			Help: "Looks at established connections. check: of some addresses, because a change reverses a verdict there. pass: over the kernel's whole table.",
@@ -48,19 +37,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.runs.WithLabelValues(task, "success")
 		m.runs.WithLabelValues(task, "error")
 	}
-	reg.MustRegister(m.blocked, m.unblocked, m.offloaded, m.known, m.runs, m.lastSuccess)
+	for _, offloaded := range []bool{false, true} {
+		m.blocks(offloaded)
+	}
+	reg.MustRegister(m.blocked, m.runs, m.lastSuccess)
 	return m
+}
+
+// blocks returns the counter of blocked connections that a flowtable forwarded, or of the rest.
+func (m *metrics) blocks(offloaded bool) prometheus.Counter {
+	return m.blocked.WithLabelValues(strconv.FormatBool(offloaded))
 }
 
 // countChange counts a change.
 func (m *metrics) countChange(ch change) {
-	if !ch.block {
-		m.unblocked.Inc()
-		return
-	}
-	m.blocked.Inc()
-	if ch.offloaded != nil {
-		m.offloaded.Inc()
+	if ch.block {
+		m.blocks(ch.offloaded != nil).Inc()
 	}
 }
 

@@ -48,7 +48,7 @@ func TestPassEndsOffload(t *testing.T) {
 			if !tt.offloaded {
 				ended = 1
 			}
-			if got := testutil.ToFloat64(b.metrics.offloaded); got != ended {
+			if got := testutil.ToFloat64(b.metrics.blocks(true)); got != ended {
 				t.Errorf("%v ended offloads counted, want %v", got, ended)
 			}
 		})

@@ -10,11 +10,11 @@ import (
 
 type metrics struct {
 	accepted, dropped prometheus.Counter
+	pended            prometheus.Counter
 	gone, refused     prometheus.Counter
 	enobufs           prometheus.Counter
 	malformed         prometheus.Counter
 	panics            prometheus.Counter
-	pendingTotal      prometheus.Counter
 	pendingNow        prometheus.Gauge
 	bound             *prometheus.GaugeVec
 	callErrors        [operations]prometheus.Counter
@@ -24,28 +24,22 @@ type metrics struct {
 func newMetrics(cfg Config) *metrics {
 	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_queue_verdicts_total",
-		Help: "Packets answered, by verdict.",
+		Help: "Packets answered, by verdict. pending: packets that became pending because a pod or peer was not known yet; they count again when they are answered.",
 	}, []string{"verdict"})
 	errors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_queue_errors_total",
-		Help: "What went wrong at the queues. bind, configure, wait, receive, send, close: failed calls, which are retried. rebind: a queue was bound again because its socket did not work. overflow: of a receive buffer; nfqueue_user_dropped has the packets. malformed: messages of the kernel; their packets are dropped if they can be identified. gone: verdicts on packets that were dropped while they waited. refused: other verdicts that the kernel did not accept.",
+		Help: "What went wrong at the queues. bind, configure, wait, receive, send, close: failed calls, which are retried. rebind: a queue was bound again because its socket did not work. overflow: of a receive buffer; nfqueue_user_dropped has the packets. malformed: messages of the kernel; their packets are dropped if they can be identified. gone: verdicts on packets that were dropped while they waited. refused: other verdicts that the kernel did not accept. panic: while a packet was decided; each is a defect, please report it.",
 	}, []string{"error"})
 	m := &metrics{
 		accepted:  verdicts.WithLabelValues("accept"),
 		dropped:   verdicts.WithLabelValues("drop"),
+		pended:    verdicts.WithLabelValues("pending"),
 		gone:      errors.WithLabelValues("gone"),
 		refused:   errors.WithLabelValues("refused"),
 		enobufs:   errors.WithLabelValues("overflow"),
 		malformed: errors.WithLabelValues("malformed"),
 		rebinds:   errors.WithLabelValues("rebind"),
-		panics: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_queue_panics_total",
-			Help: "Panics while a packet was decided. Each is a defect: please report it.",
-		}),
-		pendingTotal: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_queue_pending_total",
-			Help: "Packets that became pending because a pod or peer was not known yet.",
-		}),
+		panics:    errors.WithLabelValues("panic"),
 		pendingNow: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_queue_pending",
 			Help: "Packets pending now.",
@@ -66,7 +60,7 @@ func newMetrics(cfg Config) *metrics {
 	if cfg.Purpose != "" {
 		reg = prometheus.WrapRegistererWith(prometheus.Labels{"purpose": cfg.Purpose}, reg)
 	}
-	reg.MustRegister(verdicts, errors, m.panics, m.pendingTotal, m.pendingNow, m.bound, m.lost, collector{cfg.Kernel, cfg.numbers()})
+	reg.MustRegister(verdicts, errors, m.pendingNow, m.bound, m.lost, collector{cfg.Kernel, cfg.numbers()})
 	return m
 }
 

@@ -40,7 +40,7 @@ func (a *answerer) addPending(p packetMessage, source netip.Addr, long bool) {
 	if n == 0 {
 		a.retryAt = now.Add(retryFewEvery)
 	}
-	a.metrics.pendingTotal.Inc()
+	a.metrics.pended.Inc()
 	a.metrics.pendingNow.Inc()
 }
 

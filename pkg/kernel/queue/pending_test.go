@@ -39,7 +39,7 @@ func TestPendingPacketsAreRetried(t *testing.T) {
 			}
 		}
 		r.wantMetric("netpol_queue_pending", "", 0)
-		r.wantMetric("netpol_queue_pending_total", "", 1)
+		r.wantMetric("netpol_queue_verdicts_total", "pending", 1)
 	})
 }
 

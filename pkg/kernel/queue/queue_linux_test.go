@@ -293,7 +293,7 @@ func TestKernelPacketsSurviveAPanic(t *testing.T) {
 	send(t, sender(t, port), 1000)
 	received(t, conn, 900)
 	r.awaitEmpty("100")
-	r.wantMetric("netpol_queue_panics_total", "", 100)
+	r.wantMetric("netpol_queue_errors_total", "panic", 100)
 }
 
 func TestKernelPacketsAreAnsweredAtTheEnd(t *testing.T) {

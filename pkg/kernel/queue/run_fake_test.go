@@ -222,7 +222,7 @@ func TestAPanicCostsOnePacket(t *testing.T) {
 				synctest.Wait()
 				wantOutcome(t, "packet that panics", k.Send(100, payload("x")), want)
 				wantOutcome(t, "packet after it", k.Send(100, payload("xyz")), queuetest.Accepted)
-				r.wantMetric("netpol_queue_panics_total", "", 1)
+				r.wantMetric("netpol_queue_errors_total", "panic", 1)
 			})
 		})
 	}

@@ -159,9 +159,6 @@ func TestLostNotificationsTriggerVerification(t *testing.T) {
 		if s.fake.Table == nil || s.Healthy() != nil {
 			t.Errorf("table %v, healthy: %v", s.fake.Table, s.Healthy())
 		}
-		if n := testutil.ToFloat64(s.metrics.lost); n != 1 {
-			t.Errorf("%v losses counted", n)
-		}
 	})
 }
 

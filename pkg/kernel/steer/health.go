@@ -65,7 +65,6 @@ func (s *Steerer) listen(ctx context.Context, tried func()) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.metrics.lost.Inc()
 		logger.Error(err, "Notifications of nftables changes failed, retrying", "after", listenRetry)
 		select {
 		case <-ctx.Done():
@@ -76,9 +75,6 @@ func (s *Steerer) listen(ctx context.Context, tried func()) {
 }
 
 func (s *Steerer) notified(c commit) {
-	if c.lost {
-		s.metrics.lost.Inc()
-	}
 	c.own = c.port != 0 && (c.port == s.table.Port() || c.port == s.verdicts.port())
 	if s.commits.notified(c) {
 		s.runner.Poke()

@@ -204,8 +204,8 @@ func TestKernelMetricsReadCounter(t *testing.T) {
 	newNode(t)
 	reg := prometheus.NewRegistry()
 	mustSync(t, newReal(t, func(c *Config) { c.Registerer = reg }), Sets{})
-	if n, err := testutil.GatherAndCount(reg, "netpol_steered_packets_total"); n != 1 || err != nil {
-		t.Errorf("%d samples, %v, want 1", n, err)
+	if n, err := testutil.GatherAndCount(reg, "netpol_steered_packets_total"); n != 2 || err != nil {
+		t.Errorf("%d samples, %v, want 2: packets to decide and to audit", n, err)
 	}
 }
 

@@ -16,11 +16,9 @@ type metrics struct {
 	syncs       *prometheus.CounterVec
 	lastSuccess prometheus.Gauge
 	programming prometheus.Histogram
-	divert      *prometheus.GaugeVec
 	support     *prometheus.GaugeVec
 	external    *prometheus.CounterVec
 	repairs     prometheus.Counter
-	lost        prometheus.Counter
 	holder      prometheus.Gauge
 	inPlace     atomic.Bool // the table exists, so its counters can be read
 }
@@ -46,10 +44,6 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 			Help:    "Time from receiving a change of the cluster to having it in force, in the nftables table too if other pods are selected.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14), // 10 ms to 82 s
 		}),
-		divert: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "netpol_divert_info",
-			Help: "1 for the mechanism that queues packets: queue statement or xtables target.",
-		}, []string{"mode"}),
 		external: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_steer_external_changes_total",
 			Help: "Changes of the nftables table by other processes, found by notification (the log names the process) or poll.",
@@ -58,17 +52,13 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 			Name: "netpol_steer_repairs_total",
 			Help: "Repairs of the nftables table after changes by other processes.",
 		}),
-		lost: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_steer_lost_notifications_total",
-			Help: "Times nftables notifications were lost. The table is verified each time.",
-		}),
 		holder: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_steer_holder",
 			Help: "1 while this agent holds the nftables table, 0 while another agent does, or none.",
 		}),
 		support: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kernel_support",
-			Help: "Kernel features: 1 supported, 0 not, -1 unknown. udp_clash: two packets of one new UDP connection may wait at once (kernel 6.12).",
+			Help: "Kernel features: 1 supported, 0 not, -1 unknown. queue: the queue statement, else xtables queues packets. udp_clash: two packets of one new UDP connection may wait at once (kernel 6.12).",
 		}, []string{"feature"}),
 	}
 	for _, result := range []string{"success", "error"} {
@@ -77,13 +67,12 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 	for _, found := range []string{byNotification, byPoll} {
 		m.external.WithLabelValues(found)
 	}
-	reg.MustRegister(m.syncs, m.lastSuccess, m.programming, m.divert, m.support,
-		m.external, m.repairs, m.lost, m.holder, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
+	reg.MustRegister(m.syncs, m.lastSuccess, m.programming, m.support,
+		m.external, m.repairs, m.holder, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
 	return m
 }
 
-func (m *metrics) describeKernel(divert Divert, caps Capabilities) {
-	m.divert.WithLabelValues(divert.String()).Set(1)
+func (m *metrics) describeKernel(caps Capabilities) {
 	for feature, err := range map[string]error{
 		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack, "udp_clash": caps.UDPClash,
 		"source_check": caps.SourceCheck, "share": caps.Share, "remember": caps.Remember, "reject": caps.Reject,
@@ -113,36 +102,29 @@ func (m *metrics) synced(err error, o *observedState) {
 	m.inPlace.Store(o.layout == ours)
 }
 
-var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
-	"Packets that the table sent to the agent's queues.", nil, nil)
+var (
+	steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
+		"Packets that the table sent to the agent's queues. decide: also to overflow. audit: the kernel accepts those that the agent does not read.", []string{"purpose"}, nil)
+	untrackedDesc = prometheus.NewDesc("netpol_untracked_packets_total",
+		"Packets sent to the queues though other software keeps them from connection tracking (NOTRACK). Replies among them are decided like first packets.", nil, nil)
+	droppedDesc = prometheus.NewDesc("netpol_table_dropped_packets_total",
+		"Packets of pods that the table drops before any policy. forged_source: the route to their source is not through the interface that they came in by, so a pod forged the source, its namespace should allow forwarding, or --source-check-exempt should name the interface. tunnel: to a tunnel of their own node. link: between pods of one bridge with link-local, broadcast or multicast addresses; a broadcast counts once for each port.", []string{"reason"}, nil)
+	copiedMarksDesc = prometheus.NewDesc("netpol_copied_marks_total",
+		"Connections whose mark had one of the agent's bits before the agent decided: another connection's, for example copied by a helper of connection tracking. The bits are cleared.", nil, nil)
+)
 
-var untrackedDesc = prometheus.NewDesc("netpol_untracked_packets_total",
-	"Packets sent to the queues though other software keeps them from connection tracking (NOTRACK). Replies among them are decided like first packets.", nil, nil)
-
-var auditDesc = prometheus.NewDesc("netpol_audit_steered_packets_total",
-	"Packets that the table sent to the audit queue. The kernel accepts those that the agent does not read.", nil, nil)
-
-var forgedSourcesDesc = prometheus.NewDesc("netpol_forged_source_packets_total",
-	"Packets dropped because the route to their source is not through the interface that they came in by: a pod forged the source, its namespace should allow forwarding, or --source-check-exempt should name the interface.", nil, nil)
-
-var podTunnelsDesc = prometheus.NewDesc("netpol_pod_tunnel_packets_total",
-	"Packets dropped because pods sent them to a tunnel of their own node.", nil, nil)
-
-var podLinksDesc = prometheus.NewDesc("netpol_pod_link_packets_total",
-	"Packets dropped because pods of one bridge sent them to each other with link-local, broadcast or multicast addresses. A broadcast counts once for each port.", nil, nil)
-
-var copiedMarksDesc = prometheus.NewDesc("netpol_copied_marks_total",
-	"Connections whose mark had one of the agent's bits before the agent decided: another connection's, for example copied by a helper of connection tracking. The bits are cleared.", nil, nil)
-
-// counterDescs are the metrics of the table's counters, by name of the counter.
-var counterDescs = map[string]*prometheus.Desc{
-	steeredCounter:       steeredDesc,
-	UntrackedCounter:     untrackedDesc,
-	auditCounter:         auditDesc,
-	forgedSourcesCounter: forgedSourcesDesc,
-	tunnelsCounter:       podTunnelsDesc,
-	linksCounter:         podLinksDesc,
-	copiedMarksCounter:   copiedMarksDesc,
+// tableMetrics are the metrics of the table's counters, by name of the counter.
+var tableMetrics = map[string]struct {
+	desc  *prometheus.Desc
+	label []string
+}{
+	steeredCounter:       {steeredDesc, []string{"decide"}},
+	auditCounter:         {steeredDesc, []string{"audit"}},
+	UntrackedCounter:     {untrackedDesc, nil},
+	forgedSourcesCounter: {droppedDesc, []string{"forged_source"}},
+	tunnelsCounter:       {droppedDesc, []string{"tunnel"}},
+	linksCounter:         {droppedDesc, []string{"link"}},
+	copiedMarksCounter:   {copiedMarksDesc, nil},
 }
 
 // countersCollector reads the counters of the table at each scrape. There are no samples while they
@@ -154,7 +136,7 @@ type countersCollector struct {
 
 // Describe implements prometheus.Collector.
 func (c *countersCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range counterDescs {
+	for _, desc := range []*prometheus.Desc{steeredDesc, untrackedDesc, droppedDesc, copiedMarksDesc} {
 		ch <- desc
 	}
 }
@@ -170,9 +152,9 @@ func (c *countersCollector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return
 	}
-	for name, desc := range counterDescs {
+	for name, m := range tableMetrics {
 		if n, ok := packets[name]; ok {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n))
+			ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(n), m.label...)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func newSteerer(cfg Config, caps Capabilities, t table, k kernel, v verdictKerne
 		MaxInterval:   verifyInterval,
 	}, s.sync)
 	s.metrics = newMetrics(cfg.Registerer, s)
-	s.metrics.describeKernel(s.divert, caps)
+	s.metrics.describeKernel(caps)
 	return s
 }
 

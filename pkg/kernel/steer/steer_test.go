@@ -324,18 +324,19 @@ func TestMetricsLint(t *testing.T) {
 	s, fake := newFake(t, func(c *Config) { c.Registerer = reg })
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}, Since: time.Now()})
 	fake.Table.Counters[steeredCounter].Packets = knftables.PtrTo(uint64(7))
+	fake.Table.Counters[forgedSourcesCounter].Packets = knftables.PtrTo(uint64(3))
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
 	err = testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP netpol_divert_info 1 for the mechanism that queues packets: queue statement or xtables target.
-# TYPE netpol_divert_info gauge
-netpol_divert_info{mode="queue"} 1
-# HELP netpol_steered_packets_total Packets that the table sent to the agent's queues.
+# HELP netpol_steered_packets_total Packets that the table sent to the agent's queues. decide: also to overflow. audit: the kernel accepts those that the agent does not read.
 # TYPE netpol_steered_packets_total counter
-netpol_steered_packets_total 7
-`), "netpol_divert_info", "netpol_steered_packets_total")
+netpol_steered_packets_total{purpose="decide"} 7
+# HELP netpol_table_dropped_packets_total Packets of pods that the table drops before any policy. forged_source: the route to their source is not through the interface that they came in by, so a pod forged the source, its namespace should allow forwarding, or --source-check-exempt should name the interface. tunnel: to a tunnel of their own node. link: between pods of one bridge with link-local, broadcast or multicast addresses; a broadcast counts once for each port.
+# TYPE netpol_table_dropped_packets_total counter
+netpol_table_dropped_packets_total{reason="forged_source"} 3
+`), "netpol_steered_packets_total", "netpol_table_dropped_packets_total")
 	if err != nil {
 		t.Error(err)
 	}

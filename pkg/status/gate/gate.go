@@ -88,7 +88,7 @@ type Known func() (map[string]string, error)
 // Gate writes the condition.
 type Gate struct {
 	cfg           Config
-	metrics       *metrics
+	written       *prometheus.CounterVec
 	writes, tells *rate.Limiter
 	errorLog      rate.Sometimes
 	poked         chan struct{} // signals pods that have got addresses, or a round
@@ -111,7 +111,7 @@ func New(cfg Config) (*Gate, error) {
 		poked:    make(chan struct{}, 1),
 		pods:     map[types.NamespacedName]*pod{},
 	}
-	g.metrics = newMetrics(cfg.Registerer)
+	g.written = newWrites(cfg.Registerer, "Pod", resultSuccess, resultGone, resultError)
 	cfg.Rounds.Share(g.heard)
 	return g, nil
 }

@@ -26,7 +26,7 @@ func TestAPodBecomesReadyOnce(t *testing.T) {
 		c.update(web("96", nil))
 		pass(4 * time.Second)
 		c.want("with an address", onAll, 1)
-		if got := testutil.ToFloat64(c.metrics.writes.WithLabelValues(resultSuccess)); got != 1 {
+		if got := testutil.ToFloat64(c.written.WithLabelValues(resultSuccess)); got != 1 {
 			t.Errorf("%v writes are counted", got)
 		}
 
@@ -216,7 +216,7 @@ func TestAPodIsCreatedAgain(t *testing.T) {
 		if now := conditionOf(p); now == nil || now.Status != corev1.ConditionFalse || p.UID != "web-2" {
 			t.Errorf("the condition of the new pod is %v", now)
 		}
-		if got := testutil.ToFloat64(c.metrics.writes.WithLabelValues(resultGone)); got != 1 {
+		if got := testutil.ToFloat64(c.written.WithLabelValues(resultGone)); got != 1 {
 			t.Errorf("%v writes were refused, want that to the earlier pod", got)
 		}
 		for _, node := range []string{"node-1", "node-2", "node-3"} {
@@ -315,7 +315,7 @@ func TestFailedWritesAreRetried(t *testing.T) {
 		c.create(web("96", nil))
 		pass(time.Minute)
 		c.want("meanwhile", "", 0)
-		if got := testutil.ToFloat64(c.metrics.writes.WithLabelValues(resultError)); got < 5 || got > 7 {
+		if got := testutil.ToFloat64(c.written.WithLabelValues(resultError)); got < 5 || got > 7 {
 			t.Errorf("%v errors in a minute", got)
 		}
 		c.setRefused(nil)

@@ -10,20 +10,16 @@ const (
 	resultConflict = "conflict"
 )
 
-type metrics struct {
-	writes *prometheus.CounterVec
-}
-
-func newMetrics(reg prometheus.Registerer) *metrics {
-	m := &metrics{
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_pod_readiness_writes_total",
-			Help: "Conditions written for the readiness gate of pods. gone: the pod was deleted meanwhile.",
-		}, []string{"result"}),
+// newWrites registers the counter of writes to objects of a kind, by result.
+func newWrites(reg prometheus.Registerer, kind string, results ...string) *prometheus.CounterVec {
+	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name:        "netpol_readiness_writes_total",
+		Help:        "Conditions written for the readiness gate of pods, and removals of the startup taint from nodes whose agent is ready. gone: the pod was deleted meanwhile. conflict: the node was changed or deleted meanwhile.",
+		ConstLabels: prometheus.Labels{"kind": kind},
+	}, []string{"result"})
+	for _, result := range results {
+		writes.WithLabelValues(result)
 	}
-	for _, result := range []string{resultSuccess, resultGone, resultError} {
-		m.writes.WithLabelValues(result)
-	}
-	reg.MustRegister(m.writes)
-	return m
+	reg.MustRegister(writes)
+	return writes
 }

@@ -41,15 +41,7 @@ func NewTaint(client kubernetes.Interface, key, namespace, agents string, reg pr
 	if faults := validation.IsQualifiedName(key); len(faults) > 0 {
 		return nil, fmt.Errorf("startup taint %q: %s", key, faults[0])
 	}
-	t := &Taint{client, key, namespace, agents, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "netpol_startup_taint_removals_total",
-		Help: "Removals of the startup taint from nodes whose agent is ready.",
-	}, []string{"result"})}
-	for _, result := range []string{resultSuccess, resultConflict, resultError} {
-		t.removals.WithLabelValues(result)
-	}
-	reg.MustRegister(t.removals)
-	return t, nil
+	return &Taint{client, key, namespace, agents, newWrites(reg, "Node", resultSuccess, resultConflict, resultError)}, nil
 }
 
 // Run removes taints until ctx ends. It may then be called again.

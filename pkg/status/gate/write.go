@@ -129,7 +129,7 @@ func (g *Gate) patch(ctx context.Context, w write) (version string, err error) {
 // wrote takes the result of a write.
 func (g *Gate) wrote(ctx context.Context, w write, version string, err error) {
 	result := resultOf(err)
-	g.metrics.writes.WithLabelValues(result).Inc()
+	g.written.WithLabelValues(result).Inc()
 	logger := klog.FromContext(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -47,7 +47,7 @@ func TestReadinessGate(t *testing.T) {
 	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for its own node "+c.node+": ")
 	own.enforce("9000000000000000000")
 	c.wantGate("web", corev1.ConditionTrue, gate.EnforcedOnAllNodes, "")
-	if got := w.metric(`netpol_pod_readiness_writes_total{result="success"}`); got != "3" {
+	if got := w.metric(`netpol_readiness_writes_total{kind="Pod",result="success"}`); got != "3" {
 		t.Errorf("%q writes are counted, want 3", got)
 	}
 

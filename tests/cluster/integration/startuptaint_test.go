@@ -42,7 +42,7 @@ func TestStartupTaintIsRemoved(t *testing.T) {
 				if got := c.taints(c.node); len(got) != 1 || got[0] != other {
 					return fmt.Sprintf("the node with an agent has the taints %v, want %v", got, other)
 				}
-				if got := w.metric(`netpol_startup_taint_removals_total{result="success"}`); got != "1" {
+				if got := w.metric(`netpol_readiness_writes_total{kind="Node",result="success"}`); got != "1" {
 					return fmt.Sprintf("%q removals are counted, want 1", got)
 				}
 				return ""

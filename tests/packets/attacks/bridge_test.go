@@ -97,7 +97,7 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	c.Enforce(t, agent, "y", labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
 	c.Expect(t, labtest.No("x/bad", "z/other", "udp/80"), labtest.No("z/other", "y/victim", "tcp/80"),
 		labtest.Yes("y/victim", "z/other", "tcp/80"), labtest.Yes("node-1", "y/victim", "icmp"), labtest.Yes("z/other", "node-1", "tcp/80"))
-	dropped := func(m lab.Metrics) float64 { return m.Sum("netpol_pod_link_packets_total") }
+	dropped := func(m lab.Metrics) float64 { return m.Sum("netpol_table_dropped_packets_total", "reason", "link") }
 	before := dropped(labtest.Metrics(t, agent))
 	delivered := arrived.Count()
 	send()
@@ -180,7 +180,9 @@ func TestConnectionsOfNoPodEnd(t *testing.T) {
 
 	c.Enforce(t, agent, "y", labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
 	c.Expect(t, labtest.No("x/bad", "y/victim", "udp/80"))
-	dropped := func(m lab.Metrics) float64 { return m.Sum("netpol_pod_link_packets_total") + forgedSources(m) }
+	dropped := func(m lab.Metrics) float64 {
+		return m.Sum("netpol_table_dropped_packets_total", "reason", "link") + forgedSources(m)
+	}
 	before := dropped(labtest.Metrics(t, agent))
 	sent := float64(send())
 	if got := labtest.Until(t, agent, before+sent, dropped) - before; got != sent {

@@ -17,7 +17,9 @@ var isolateX = labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Egre
 const sinkPort = 4000
 
 // forgedSources returns how many packets were dropped because of their source.
-func forgedSources(m lab.Metrics) float64 { return m.Sum("netpol_forged_source_packets_total") }
+func forgedSources(m lab.Metrics) float64 {
+	return m.Sum("netpol_table_dropped_packets_total", "reason", "forged_source")
+}
 
 // datagram returns a whole IP packet to the sink's port.
 func datagram(src, dst netip.Addr) []byte {

@@ -22,7 +22,9 @@ const (
 var fromFriends = labtest.Policy("z", "friends", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
 
 // podTunnels returns how many packets of pods to tunnels of their node were dropped.
-func podTunnels(m lab.Metrics) float64 { return m.Sum("netpol_pod_tunnel_packets_total") }
+func podTunnels(m lab.Metrics) float64 {
+	return m.Sum("netpol_table_dropped_packets_total", "reason", "tunnel")
+}
 
 // unpack makes a node decapsulate VXLAN, GRE and IPIP, the last two over IPv4, as tunnel
 // devices would, and forward the inner packets.

@@ -43,7 +43,7 @@ func TestAudit(t *testing.T) {
 	c.Expect(t, labtest.Yes("y/db", "x/web", "udp/80"), labtest.Yes("y/db", "z/web", "tcp/80"))
 	labtest.WaitLog(t, agent, wouldBeDenied)
 	labtest.WaitLog(t, agent, `srcPod="y/db"`)
-	if m := labtest.Metrics(t, agent); labtest.Denied(m) > 0 || labtest.Steered(m) > 0 || m.Sum("netpol_audit_steered_packets_total") == 0 {
+	if m := labtest.Metrics(t, agent); labtest.Denied(m) > 0 || labtest.Steered(m) > 0 || m.Sum("netpol_steered_packets_total", "purpose", "audit") == 0 {
 		t.Errorf("%v packets denied, %v steered as if policies were enforced", labtest.Denied(m), labtest.Steered(m))
 	}
 

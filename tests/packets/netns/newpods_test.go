@@ -90,7 +90,9 @@ func TestNewPodsAreKnownBeforeTheirStatus(t *testing.T) {
 	c.Apply(t, "policies", webSendsToDB)
 	c.Expect(t, labtest.No("x/web", "y/web", "tcp/80"), labtest.Yes("x/web", "y/db", "tcp/80"))
 	endpoints := func(m lab.Metrics) float64 { return m.Sum("netpol_endpoints") }
-	pending := func() float64 { return labtest.Metrics(t, agent).Sum("netpol_queue_pending_total") }
+	pending := func() float64 {
+		return labtest.Metrics(t, agent).Sum("netpol_queue_verdicts_total", "verdict", "pending")
+	}
 	source := func(name string) float64 {
 		return labtest.Metrics(t, agent).Sum("netpol_pod_address_source_info", "source", name)
 	}
@@ -133,7 +135,7 @@ func TestReceiversWaitForNewPods(t *testing.T) {
 	agents := c.Start(t)
 	c.Apply(t, "policies", onlyDB)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-	pending := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_pending_total") }
+	pending := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_verdicts_total", "verdict", "pending") }
 	before := pending(labtest.Metrics(t, agents[0]))
 	c.Expect(t, labtest.No("node-2", "x/web", "tcp/80"))
 	if got := pending(labtest.Metrics(t, agents[0])); got != before {

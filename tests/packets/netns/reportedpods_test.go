@@ -162,7 +162,7 @@ func (o *otherAgent) wantDial(what string, proto lab.Proto, from, to string, wan
 // whilePending calls then once the first packet of dial waits in the agent under test.
 func (o *otherAgent) whilePending(agent *lab.Agent, dial, then func()) {
 	o.t.Helper()
-	pending := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_pending_total") }
+	pending := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_verdicts_total", "verdict", "pending") }
 	before, dialed := pending(labtest.Metrics(o.t, agent)), make(chan struct{})
 	go func() {
 		defer close(dialed)

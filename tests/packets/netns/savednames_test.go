@@ -151,7 +151,7 @@ func TestNamesSurviveRestarts(t *testing.T) {
 		t.Errorf("%d of %d connections and %d of %d datagrams failed", tcp.failed.Load(), tcp.opened.Load(), udp.failed.Load(), udp.opened.Load())
 	}
 	m := labtest.Metrics(t, agent)
-	if queries, denied, known := m.Sum("netpol_dns_queries_total"), labtest.Denied(m), m.Sum("netpol_dns_addresses"); queries != 0 || denied != 0 || known != float64(len(addrs)) {
+	if queries, denied, known := m.Sum("netpol_dns_messages_total", "message", "query"), labtest.Denied(m), m.Sum("netpol_dns_addresses"); queries != 0 || denied != 0 || known != float64(len(addrs)) {
 		t.Errorf("the last agent has seen %v queries, denied %v packets and knows %v addresses of %v", queries, denied, known, addrs)
 	}
 	c.Expect(t, labtest.Yes("x/web", "one", "tcp/80"))

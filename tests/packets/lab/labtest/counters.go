@@ -31,7 +31,9 @@ func Lost(m lab.Metrics) float64 {
 }
 
 // Steered returns how many packets the kernel has sent towards the queues.
-func Steered(m lab.Metrics) float64 { return m.Sum("netpol_steered_packets_total") }
+func Steered(m lab.Metrics) float64 {
+	return m.Sum("netpol_steered_packets_total", "purpose", "decide")
+}
 
 // Unanswered returns how many packets were steered but neither decided nor lost.
 func Unanswered(m lab.Metrics) float64 {
