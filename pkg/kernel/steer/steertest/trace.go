@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -58,6 +59,18 @@ type Packet struct {
 	NoRoom     bool   // the sets to which rules would add it are full
 
 	QueuedAt knftables.BaseChainHook // where an Agent gets it
+}
+
+// String returns the fields of p that are set, each with its name.
+func (p Packet) String() string {
+	var set []string
+	v := reflect.ValueOf(p)
+	for i := range v.NumField() {
+		if !v.Field(i).IsZero() {
+			set = append(set, fmt.Sprintf("%s:%v", v.Type().Field(i).Name, v.Field(i)))
+		}
+	}
+	return "{" + strings.Join(set, " ") + "}"
 }
 
 // Verdict is the final verdict on a packet.

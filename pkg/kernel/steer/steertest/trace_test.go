@@ -133,3 +133,10 @@ func TestNoTableAcceptsEverything(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
+
+func TestPacketsShowWhatIsSet(t *testing.T) {
+	p := Packet{Src: netip.MustParseAddr("192.0.2.1"), Proto: "udp", ToHost: true}
+	if got, want := fmt.Sprintf("%+v", p), "{Src:192.0.2.1 Proto:udp ToHost:true}"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -19,6 +19,10 @@ const (
 	maxSilence = 5 * time.Second
 )
 
+// sayAfter is when an unexpected outcome is logged, long before it fails the test: go test -v shows at
+// once what a test waits for.
+const sayAfter = 2 * time.Second
+
 // Expectation is the expected outcome of a probe.
 type Expectation struct {
 	from, to string // names of hosts; to may be an address
@@ -102,7 +106,7 @@ func (c *Cluster) probeAll(ctx context.Context, t *testing.T, expectations []Exp
 // an answer, so that a change is noticed soon and a busy machine has time.
 func (c *Cluster) probe(ctx context.Context, t *testing.T, e Expectation, to netip.Addr) lab.Outcome {
 	var got lab.Answer
-	timeout := Silence
+	timeout, begun, said := Silence, time.Now(), false
 	lab.Poll(ctx, func() (bool, error) {
 		var err error
 		got, err = c.Hosts[e.from].Probe(ctx, e.proto, netip.AddrPortFrom(to, e.port), timeout)
@@ -113,7 +117,12 @@ func (c *Cluster) probe(ctx context.Context, t *testing.T, e Expectation, to net
 		if e.reaches && got.Outcome == lab.TimedOut {
 			timeout = min(2*timeout, maxSilence)
 		}
-		return e.met(got.Outcome, c.Rejects), nil
+		met := e.met(got.Outcome, c.Rejects)
+		if !met && !said && time.Since(begun) >= sayAfter {
+			said = true
+			t.Logf("still waiting: want: %s (%s); got: %s", e, to, got.Outcome)
+		}
+		return met, nil
 	})
 	return got.Outcome
 }
