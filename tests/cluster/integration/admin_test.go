@@ -4,14 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/crds"
 )
@@ -195,103 +190,4 @@ func TestWriterWaitsForDefinitions(t *testing.T) {
 			t.Errorf("the log says %s", line)
 		}
 	}
-}
-
-// The commands of docs/status.md list the findings about all kinds.
-func TestDocumentedCommandsListFindingsOfAllKinds(t *testing.T) {
-	plane := newest.start(t)
-	k := newKubectl(t, plane.Admin())
-	define(t, plane, crds.V017, crds.Standard)
-	define(t, plane, crds.V030, crds.Standard)
-	startWriter(t, asAdminWriter(t, plane), adminFlags...)
-	all := []adminPolicy{fineANP, rangeANP, rangeBANP, fineCNP, emptyCNP}
-	kinds := map[string]string{"anp": "AdminNetworkPolicy", "banp": "BaselineAdminNetworkPolicy", "cnp": "ClusterNetworkPolicy"}
-	for _, p := range all {
-		k.apply(p.manifest())
-		p.shown(k)
-	}
-	table := lines(k.run(documented(t, "anp,banp,cnp", "custom-columns")...))
-	for _, p := range all {
-		row := table[kinds[p.kind]+" "+p.name]
-		complains := strings.Contains(row, "spec.") && !strings.Contains(row, "The whole spec can be enforced")
-		if want := p.want != clean; row == "" || complains != want {
-			t.Errorf("%s %s complains: %t, want %t: %q", p.kind, p.name, complains, want, row)
-		}
-	}
-	wait := documented(t, "wait", "anp/quarantine")
-	for name, limit := range map[string]time.Duration{"fine": patience, "range": 2 * time.Second} {
-		wait[len(wait)-1] = "anp/" + name
-		if _, err := k.try("", append(wait, "--timeout="+limit.String())...); (err == nil) != (name == "fine") {
-			t.Errorf("%v: %v", wait, err)
-		}
-	}
-}
-
-// adminObjects reads and writes AdminNetworkPolicies.
-func adminObjects(t *testing.T, plane *controlplane.ControlPlane) dynamic.ResourceInterface {
-	t.Helper()
-	client := must[*dynamic.DynamicClient](t)(dynamic.NewForConfig(plane.Admin()))
-	return client.Resource(compile.KindAdminNetworkPolicy.Resource)
-}
-
-func TestAdminPoliciesAreWrittenOnce(t *testing.T) {
-	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
-		k := newKubectl(t, plane.Admin())
-		define(t, plane, crds.V015, crds.Standard)
-		for _, p := range []adminPolicy{fineANP, rangeANP, fineBANP} {
-			k.apply(p.manifest())
-		}
-		as := asAdminWriter(t, plane)
-		for _, writes := range []map[string]string{{"AdminNetworkPolicy": "2", "BaselineAdminNetworkPolicy": "1"}, {"AdminNetworkPolicy": "0", "BaselineAdminNetworkPolicy": "0"}} {
-			versions := func() string {
-				return k.run("get", "anp,banp", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
-			}
-			before := versions()
-			w := startWriter(t, as, adminFlags...)
-			w.settled("AdminNetworkPolicy", map[string]string{`reason="PolicyAccepted",type="Accepted"`: "2", `reason="InvalidPort",type="PartialFailure"`: "1"})
-			w.settled("BaselineAdminNetworkPolicy", map[string]string{`reason="PolicyAccepted",type="Accepted"`: "1"})
-			for kind, want := range writes {
-				if got := w.metric(fmt.Sprintf(`netpol_status_writes_total{kind=%q,result="success",sink="subresource"}`, kind)); got != want {
-					t.Errorf("%s: %s writes, want %s", kind, got, want)
-				}
-				if changed := versions() != before; changed != (want != "0") {
-					t.Errorf("versions changed: %t, after %s writes", changed, want)
-				}
-			}
-			w.stop()
-		}
-	})
-}
-
-// Conditions of other controllers stay unchanged, while the writer runs and after its
-// own conditions are removed.
-func TestForeignConditionsOfAdminPoliciesStay(t *testing.T) {
-	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
-		k := newKubectl(t, plane.Admin())
-		define(t, plane, crds.V015, crds.Standard)
-		api := adminObjects(t, plane)
-		for _, p := range []adminPolicy{fineANP, rangeANP} {
-			k.apply(p.manifest())
-		}
-		applyForeignCondition(t, api, "AdminNetworkPolicy", "", rangeANP.name)
-		read := func(name string) *unstructured.Unstructured {
-			return must[*unstructured.Unstructured](t)(api.Get(t.Context(), name, metav1.GetOptions{}))
-		}
-		without := read(rangeANP.name)
-		as := asAdminWriter(t, plane)
-		w := startWriter(t, as, adminFlags...)
-		rangeANP.shown(k)
-		fineANP.shown(k)
-		wantForeignFields(t, without, read(rangeANP.name))
-		w.stop()
-
-		cleanUp(t, plane)
-		wantForeignFields(t, without, read(rangeANP.name))
-		if got := conditionsOf(t, read(rangeANP.name), true).summary(); got != "" {
-			t.Errorf("after cleanup conditions are %s", got)
-		}
-		if _, has := read(fineANP.name).Object["status"]; has {
-			t.Errorf("after cleanup there is a status: %v", read(fineANP.name))
-		}
-	})
 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -91,67 +90,6 @@ func lines(table string) map[string]string {
 		}
 	}
 	return all
-}
-
-// versions returns the resource versions of all policies. Each write changes them,
-// even one that changes nothing else.
-func versions(k *kubectl) string {
-	return k.run("get", "netpol", "-A", "-o", `jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
-}
-
-func TestPoliciesAreWrittenOnce(t *testing.T) {
-	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
-		c := newCluster(t, plane)
-		k := newKubectl(t, plane.Admin())
-		k.apply(nodePorts(c.namespace, "range"))
-		k.apply(plain(c.namespace, "fine"))
-		both := map[string]string{
-			`reason="PolicyAccepted",type="Accepted"`:            "2",
-			`reason="FeatureNotSupported",type="PartialFailure"`: "1",
-		}
-		as := asWriter(t, plane)
-		w := startWriter(t, as, "--feature-gates=EndPort=false")
-		w.settled("NetworkPolicy", both)
-		want := "1" // a policy without problems has no annotation
-		if inStatus {
-			want = "2"
-		}
-		if got := w.writes(inStatus); got != want {
-			t.Errorf("%s writes for two policies, want %s", got, want)
-		}
-		w.stop()
-
-		before := versions(k)
-		w = startWriter(t, as, "--feature-gates=EndPort=false")
-		w.settled("NetworkPolicy", both)
-		if got := w.writes(inStatus); got != "0" {
-			t.Errorf("a writer that finds all conditions up to date has written %s times, want 0", got)
-		}
-		if after := versions(k); after != before {
-			t.Errorf("versions were\n%s\nand are\n%s", before, after)
-		}
-		// The writer reacts only to changes of the spec. It has seen the label when
-		// it has seen the later policy.
-		k.run("label", "netpol", "-n", c.namespace, "range", "seen=yes")
-		k.apply(nodePorts(c.namespace, "later"))
-		shows(k, c.namespace, "later", inStatus, unsupported)
-		w.settled("NetworkPolicy", map[string]string{
-			`reason="PolicyAccepted",type="Accepted"`:            "3",
-			`reason="FeatureNotSupported",type="PartialFailure"`: "2",
-		})
-		if got := w.writes(inStatus); got != "1" {
-			t.Errorf("a label and a new policy led to %s writes, want 1", got)
-		}
-	})
-}
-
-// writes returns how many conditions were stored.
-func (w *writer) writes(inStatus bool) string {
-	sink := "annotation"
-	if inStatus {
-		sink = "subresource"
-	}
-	return w.metric(fmt.Sprintf(`netpol_status_writes_total{kind="NetworkPolicy",result="success",sink=%q}`, sink))
 }
 
 func TestWriterSurvivesAPIServerRestart(t *testing.T) {

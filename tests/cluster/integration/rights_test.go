@@ -108,38 +108,6 @@ func TestForeignFieldsStay(t *testing.T) {
 	})
 }
 
-// Another client removes all conditions of live objects. The running writer stores them again.
-func TestWipedConditionsComeBack(t *testing.T) {
-	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
-		c := newCluster(t, plane)
-		k := newKubectl(t, plane.Admin())
-		names := []string{"one", "two", "three"}
-		for _, name := range names {
-			k.apply(nodePorts(c.namespace, name))
-		}
-		startWriter(t, asWriter(t, plane), "--feature-gates=EndPort=false")
-		for _, name := range names {
-			shows(k, c.namespace, name, inStatus, unsupported)
-		}
-
-		api := policies(t, plane, c.namespace)
-		for _, name := range names {
-			patch, subresources := `{"metadata":{"annotations":null}}`, []string(nil)
-			if inStatus {
-				patch, subresources = `{"status":null}`, []string{"status"}
-			}
-			wiped := must[*unstructured.Unstructured](t)(api.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...))
-			if got := conditionsOf(t, wiped, inStatus).summary(); got != "" {
-				t.Errorf("%s still has %s", name, got)
-			}
-		}
-
-		for _, name := range names {
-			shows(k, c.namespace, name, inStatus, unsupported)
-		}
-	})
-}
-
 // cleanUp removes everything that the writer has written, as the Job of uninstall.yaml does.
 func cleanUp(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
