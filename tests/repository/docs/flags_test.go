@@ -33,8 +33,9 @@ var helps = sync.OnceValues(func() ([3]help, error) {
 		return out, err
 	}
 	defer os.RemoveAll(bin)
-	for folder, packages := range map[string]string{root: "./cmd/...", root + "/cmd/kubectl-netpol": "."} {
-		build := exec.Command("go", "build", "-C", folder, "-ldflags=-s -w", "-o", bin+"/", packages)
+	// go run keeps the program where nothing has changed, go build links it each time.
+	for pkg, folder := range map[string]string{"./cmd/kube-network-policies": root, "./cmd/status-writer": root, ".": root + "/cmd/kubectl-netpol"} {
+		build := exec.Command("go", "run", "-C", folder, "-ldflags=-w", "-exec=cp -t "+bin, pkg)
 		if text, err := build.CombinedOutput(); err != nil {
 			return out, fmt.Errorf("%v: %w\n%s", build, err, text)
 		}
