@@ -18,7 +18,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
@@ -46,9 +46,12 @@ func except(resource string) may {
 // administrators' kinds only if it has objects of them.
 func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 	t.Helper()
-	objects, err := manifests.Read(paths, nil)
-	if err != nil {
-		t.Fatal(err)
+	objects := &clusterfiles.Objects{}
+	if len(paths) > 0 {
+		var err error
+		if objects, err = clusterfiles.Read(paths, nil, clusterfiles.Options{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	a := &apiServer{may: rights, stored: map[string]*compile.Kind{}, objects: map[*compile.Kind][]compile.Object{}, versions: map[string]metav1.APIResourceList{}}
 	a.store(compile.KindNamespace, asObjects(objects.Namespaces)...)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/wellformed"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/objectname"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -171,7 +171,7 @@ func (r *eventRecorder) event(o *unstructured.Unstructured, eventType, reason, n
 	if version != "" {
 		fmt.Fprintf(hash, " %s", version)
 	}
-	name := wellformed.Name(o.GetName(), fmt.Sprintf(".%016x", hash.Sum64()))
+	name := objectname.Valid(o.GetName(), fmt.Sprintf(".%016x", hash.Sum64()))
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: name},
 		EventTime:           metav1.NowMicro(),

@@ -21,7 +21,7 @@ type Kind struct {
 	// Sinks are the ways to store conditions, in order of preference. Without sinks there are
 	// only metrics and Events.
 	Sinks []Sink
-	// Adds are fields that policies of the kind should be able to have, as for served.Lacking. What
+	// Adds are fields that policies of the kind should be able to have, as for lackingFields. What
 	// the API server lacks of them is logged.
 	Adds []string
 }

@@ -1,9 +1,7 @@
 package command
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -75,24 +73,4 @@ func Checked(target *string, check func(string) error) *Value {
 		*target = s
 		return check(s)
 	}}
-}
-
-// Optional accepts a text that is empty or passes check.
-func Optional(target *string, check func(string) []string) *Value {
-	return Checked(target, func(s string) error {
-		if faults := check(s); s != "" && len(faults) > 0 {
-			return errors.New(faults[0])
-		}
-		return nil
-	})
-}
-
-// OneOf accepts one of names.
-func OneOf(target *string, names ...string) *Value {
-	return Checked(target, func(s string) error {
-		if !slices.Contains(names, s) {
-			return fmt.Errorf("must be one of %s", strings.Join(names, ", "))
-		}
-		return nil
-	})
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/wellformed"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/objectname"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -246,9 +246,9 @@ func (s *suggester) policies() []Policy {
 
 // reserve returns an unused name derived from name and marks it as used.
 func reserve(name string, names map[string]bool) string {
-	unique := wellformed.Name(name, "")
+	unique := objectname.Valid(name, "")
 	for n := 2; names[unique]; n++ {
-		unique = wellformed.Name(name, fmt.Sprintf("-%d", n))
+		unique = objectname.Valid(name, fmt.Sprintf("-%d", n))
 	}
 	names[unique] = true
 	return unique

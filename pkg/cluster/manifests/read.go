@@ -231,3 +231,11 @@ func at(name string, f fault) error {
 	}
 	return fmt.Errorf("%s: %w", name, f.Err)
 }
+
+func sorted[P object](objects map[string]object) []P {
+	var typed []P
+	for _, key := range slices.Sorted(maps.Keys(objects)) {
+		typed = append(typed, objects[key].(P))
+	}
+	return typed
+}

@@ -1,8 +1,6 @@
 package manifests
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,18 +9,21 @@ import (
 
 // TestTwoVersionsOfOneObjectInTwoFiles: the first file wins, and the second is reported.
 func TestTwoVersionsOfOneObjectInTwoFiles(t *testing.T) {
-	dir := t.TempDir()
+	s := Source{files: map[string]*file{}}
 	for name, text := range map[string]string{"a.yaml": strings.Replace(clusterPolicy, "v1beta1", "v1alpha2", 1), "b.yaml": clusterPolicy} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		c, err := parse([]byte(text))
+		if err != nil {
 			t.Fatal(err)
 		}
+		s.files[name] = &file{manifests: c.manifests}
 	}
-	o, err := Read([]string{dir}, nil)
-	const want = "b.yaml:1: ClusterNetworkPolicy cluster of version v1beta1 is already in "
-	if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "a.yaml as v1alpha2, and is the same object: remove one of them") {
-		t.Errorf("got %v, want %s…", err, want)
+	faults := map[string]fault{}
+	merged := s.merge(faults)[compile.KindClusterNetworkPolicy]
+	const want = "b.yaml: line 1: ClusterNetworkPolicy cluster of version v1beta1 is already in a.yaml as v1alpha2, and is the same object: remove one of them"
+	if got := "b.yaml: " + faults["b.yaml"].Error(); len(faults) != 1 || got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
-	if len(o.Policies) != 1 || compile.KindOf(o.Policies[0]) != compile.KindClusterNetworkPolicy {
-		t.Errorf("read %v", o.Policies)
+	if len(merged) != 1 {
+		t.Errorf("read %v", merged)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
@@ -32,7 +31,7 @@ type evaluated struct {
 
 // evaluator returns the function that decides about packets on a node. toHost is true
 // for a packet to the node itself.
-type evaluator func(node string, objects manifests.Objects) (allows func(p packet.Packet, toHost bool) bool, err error)
+type evaluator func(node string, objects cluster.Objects) (allows func(p packet.Packet, toHost bool) bool, err error)
 
 type evaluatedState struct {
 	allows map[string]func(p packet.Packet, toHost bool) bool // by node
@@ -58,7 +57,7 @@ func newEvaluated(evaluator evaluator) *evaluated {
 // compiled decides by the snapshot that the node's agent would have. A finding is an
 // error: all policies of the suites can be enforced.
 func compiled(snapshotOf func(clusterstate.Input) *policy.Snapshot) evaluator {
-	return func(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
+	return func(node string, objects cluster.Objects) (func(packet.Packet, bool) bool, error) {
 		snapshot := snapshotOf(clusterstate.Input{
 			NodeName: node, Features: compile.AllFeatures(),
 			Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes, Policies: objects.Policies,
@@ -73,7 +72,7 @@ func compiled(snapshotOf func(clusterstate.Input) *policy.Snapshot) evaluator {
 }
 
 // byOracle decides as tests/model/oracle does, which shares no code with the agent.
-func byOracle(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
+func byOracle(node string, objects cluster.Objects) (func(packet.Packet, bool) bool, error) {
 	known := oracle.Cluster{
 		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes,
 		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true,
@@ -90,7 +89,7 @@ func byOracle(node string, objects manifests.Objects) (func(packet.Packet, bool)
 func (e *evaluated) Nodes() []*corev1.Node { return e.nodes }
 
 // Apply implements cluster.Network.
-func (e *evaluated) Apply(_ context.Context, objects manifests.Objects) (err error) {
+func (e *evaluated) Apply(_ context.Context, objects cluster.Objects) (err error) {
 	s := evaluatedState{
 		allows: make(map[string]func(packet.Packet, bool) bool),
 		pods:   make(map[string]*corev1.Pod),

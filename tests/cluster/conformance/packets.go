@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/conformance/cluster"
@@ -38,7 +37,7 @@ type packets struct {
 	expected *evaluated // what answers are waited for longer
 
 	mu      sync.RWMutex
-	objects manifests.Objects // that are in force
+	objects cluster.Objects // that are in force
 }
 
 func newPackets(ctx context.Context, agent string, args ...string) (network, error) {
@@ -53,7 +52,7 @@ func newPackets(ctx context.Context, agent string, args ...string) (network, err
 }
 
 // Apply implements cluster.Network.
-func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
+func (p *packets) Apply(ctx context.Context, objects cluster.Objects) error {
 	nodes := objects.Nodes
 	objects.Nodes = nil // which the backend has
 	if equality.Semantic.DeepEqual(objects, p.inForce()) {
@@ -95,10 +94,10 @@ func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
 // concernedBy returns for each node whether its agent has something to program once objects
 // replace those that are in force. No verdict depends on a pod that has the network of another
 // node.
-func (p *packets) concernedBy(objects manifests.Objects) []bool {
+func (p *packets) concernedBy(objects cluster.Objects) []bool {
 	var concerned []bool
 	for _, node := range p.Nodes() {
-		known := func(o manifests.Objects) manifests.Objects {
+		known := func(o cluster.Objects) cluster.Objects {
 			o.Pods = slices.DeleteFunc(slices.Clone(o.Pods), func(pod *corev1.Pod) bool {
 				return pod.Spec.HostNetwork && pod.Spec.NodeName != node.Name
 			})
@@ -109,7 +108,7 @@ func (p *packets) concernedBy(objects manifests.Objects) []bool {
 	return concerned
 }
 
-func (p *packets) inForce() manifests.Objects {
+func (p *packets) inForce() cluster.Objects {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.objects
@@ -117,7 +116,7 @@ func (p *packets) inForce() manifests.Objects {
 
 // stateOf returns objects as the backend wants them. All pods and nodes answer on
 // all ports that one of them serves.
-func stateOf(objects manifests.Objects) (*netpol.State, error) {
+func stateOf(objects cluster.Objects) (*netpol.State, error) {
 	state := &netpol.State{
 		Namespaces: objects.Namespaces,
 		Pods:       slices.Clone(objects.Pods), // the backend replaces some

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"net/netip"
 	"os/exec"
@@ -11,9 +10,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	reader "sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
@@ -83,13 +84,20 @@ func TestStepsUseExistingPolicies(t *testing.T) {
 // policyNames returns the names of the policies of a manifest, of whatever kind.
 func policyNames(t *testing.T, content []byte) []string {
 	t.Helper()
-	objects, err := reader.Read([]string{reader.Stdin}, bytes.NewReader(content))
-	if err != nil {
-		t.Error(err)
-	}
 	var names []string
-	for _, p := range objects.Policies {
-		names = append(names, p.GetName())
+	for d, err := range manifestyaml.Documents(content) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		var policy metav1.PartialObjectMetadata
+		text, err := d.Map()
+		if err == nil {
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(text, &policy)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, policy.Name)
 	}
 	return names
 }

@@ -5,22 +5,23 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
@@ -32,7 +33,7 @@ type Network interface {
 	// Apply makes the network what objects say. Their pods have addresses, those
 	// of their nodes if they share its network. Not more than one object differs
 	// from the call before. Policies are in force when it returns.
-	Apply(ctx context.Context, objects manifests.Objects) error
+	Apply(ctx context.Context, objects Objects) error
 	// Connect makes one attempt. An error is for one that could not be made.
 	Connect(ctx context.Context, attempt Attempt) (netpol.Outcome, error)
 }
@@ -117,10 +118,38 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// apply applies the objects to the network. They are parsed as the agent parses
-// manifests: an unknown field is an error.
+// Objects are the objects that decide about connections.
+type Objects struct {
+	Namespaces []*corev1.Namespace
+	Pods       []*corev1.Pod
+	Nodes      []*corev1.Node
+	Policies   []compile.Object
+}
+
+// add adds an object. An unknown field is an error.
+func (o *Objects) add(item *unstructured.Unstructured) error {
+	all := append([]*compile.Kind{compile.KindNamespace, compile.KindPod, compile.KindNode}, compile.Kinds...)
+	i := slices.IndexFunc(all, func(k *compile.Kind) bool { return k.Name == item.GetKind() })
+	object := all[i].New()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(item.Object, object, true); err != nil {
+		return fmt.Errorf("%s %s: %w", item.GetKind(), item.GetName(), err)
+	}
+	switch object := object.(type) {
+	case *corev1.Namespace:
+		o.Namespaces = append(o.Namespaces, object)
+	case *corev1.Pod:
+		o.Pods = append(o.Pods, object)
+	case *corev1.Node:
+		o.Nodes = append(o.Nodes, object)
+	default:
+		o.Policies = append(o.Policies, object)
+	}
+	return nil
+}
+
+// apply applies the objects to the network.
 func (s *Server) apply(ctx context.Context) error {
-	var text bytes.Buffer
+	var objects Objects
 	for _, kind := range kinds {
 		if kind == statefulSets || kind == definitions {
 			continue // a StatefulSet is nothing but its pods
@@ -129,17 +158,11 @@ func (s *Server) apply(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, item := range list.Items {
-			document, err := item.MarshalJSON()
-			if err != nil {
-				return fmt.Errorf("%s %s: %w", item.GetKind(), item.GetName(), err)
+		for i := range list.Items {
+			if err := objects.add(&list.Items[i]); err != nil {
+				return err
 			}
-			fmt.Fprintf(&text, "---\n%s", document)
 		}
-	}
-	objects, err := manifests.Read([]string{manifests.Stdin}, &text)
-	if err != nil {
-		return err
 	}
 	return s.cfg.Network.Apply(ctx, objects)
 }

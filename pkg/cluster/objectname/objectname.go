@@ -1,4 +1,5 @@
-package wellformed
+// Package objectname makes names of objects that API servers accept.
+package objectname
 
 import (
 	"strings"
@@ -6,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Name returns a valid object name: base, cut to leave room, and suffix. A valid and short
+// Valid returns a valid object name: base, cut to leave room, and suffix. A valid and short
 // enough base is not changed. The suffix is empty, or begins with "." or "-" and ends in a
 // letter or a digit.
-func Name(base, suffix string) string {
+func Valid(base, suffix string) string {
 	base = strings.Join(strings.FieldsFunc(strings.Map(nameRune, base), func(r rune) bool { return r == '.' }), ".")
 	for strings.Contains(base, "-.") || strings.Contains(base, ".-") {
 		base = strings.ReplaceAll(strings.ReplaceAll(base, "-.", "."), ".-", ".")

@@ -1,4 +1,4 @@
-package wellformed
+package objectname
 
 import (
 	"strings"
@@ -10,12 +10,12 @@ import (
 // checkGenerated checks a name that Name makes of base, which is any text.
 func checkGenerated(t *testing.T, base, suffix string) {
 	t.Helper()
-	got := Name(base, suffix)
+	got := Valid(base, suffix)
 	if faults := validation.IsDNS1123Subdomain(got); len(faults) > 0 || !strings.HasSuffix(got, suffix) {
-		t.Errorf("Name(%q, %q) is %q: %v", base, suffix, got, faults)
+		t.Errorf("Valid(%q, %q) is %q: %v", base, suffix, got, faults)
 	}
 	if len(validation.IsDNS1123Subdomain(base)) == 0 && len(base)+len(suffix) <= validation.DNS1123SubdomainMaxLength && got != base+suffix {
-		t.Errorf("Name(%q, %q) is %q, and not the valid name that it was made of", base, suffix, got)
+		t.Errorf("Valid(%q, %q) is %q, and not the valid name that it was made of", base, suffix, got)
 	}
 }
 

@@ -1,4 +1,4 @@
-package served
+package status
 
 import (
 	"context"
@@ -20,9 +20,9 @@ type schemaNode struct {
 	} `json:"x-kubernetes-group-version-kind"`
 }
 
-// Lacking returns those of fields that the server does not have in a kind. Fields are paths such as
+// lackingFields returns those of fields that the server does not have in a kind. Fields are paths such as
 // "spec.ingress.from.networks", without indices of lists. A server drops or refuses what it lacks.
-func Lacking(ctx context.Context, client rest.Interface, kind schema.GroupVersionKind, fields []string) ([]string, error) {
+func lackingFields(ctx context.Context, client rest.Interface, kind schema.GroupVersionKind, fields []string) ([]string, error) {
 	text, err := client.Get().AbsPath("/openapi/v3/apis", kind.Group, kind.Version).Do(ctx).Raw()
 	if err != nil {
 		return nil, fmt.Errorf("read the schema of %s: %w", kind.GroupVersion(), err)

@@ -1,4 +1,4 @@
-package served_test
+package status
 
 import (
 	"net/http"
@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
 )
 
 const openAPI = `{"components": {"schemas": {
@@ -41,13 +40,13 @@ func TestLacking(t *testing.T) {
 	}
 	kind := schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "Policy"}
 
-	got, err := served.Lacking(t.Context(), client, kind, []string{"spec.ingress.from.networks", "spec.ingress.from.pods", "spec.egress.to.pods"})
+	got, err := lackingFields(t.Context(), client, kind, []string{"spec.ingress.from.networks", "spec.ingress.from.pods", "spec.egress.to.pods"})
 
 	if want := []string{"spec.ingress.from.networks", "spec.egress.to.pods"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	for _, kind := range []schema.GroupVersionKind{{Group: "g", Version: "v1", Kind: "Other"}, {Group: "g", Version: "v2", Kind: "Policy"}} {
-		if got, err := served.Lacking(t.Context(), client, kind, []string{"spec"}); err == nil {
+		if got, err := lackingFields(t.Context(), client, kind, []string{"spec"}); err == nil {
 			t.Errorf("%v: got %q and no error", kind, got)
 		}
 	}
