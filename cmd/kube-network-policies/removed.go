@@ -16,7 +16,7 @@ var removedFlags = removedflags.Both(removedflags.Table{
 	"cni-cache-dir":            "write the folder as --pod-address-source=FOLDER; the agent is then not ready while it cannot be read",
 	"divert":                   byKernel,
 	"early-udp":                byKernel,
-	"evaluation-memory":        "it is always 64 MiB: remove it",
+	"evaluation-memory":        "its size is fixed: remove it",
 	"fail-open-internal-error": "write --fail-open=internal-error",
 	"fail-open-queue-full":     "write --fail-open=queue-full",
 	"fail-open-unknown-packet": "write --fail-open=unknown-packet",

@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/statefile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
@@ -53,7 +52,7 @@ func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *h
 		logger:   logger,
 		ready:    ready,
 		open:     sync.OnceFunc(func() { close(ready) }),
-		eval:     newEvaluator(policy.DefaultMemory, reg),
+		eval:     newEvaluator(reg),
 		steering: &steering{},
 		// Readiness does not depend on the names that are found on the node: they do not prove
 		// that packets reach the agent.
@@ -232,7 +231,7 @@ func (a *agent) newCluster() error {
 		Features:    a.cfg.Features,
 		Audit:       a.cfg.Audit,
 		Denial:      a.cfg.Denial,
-		Memory:      a.eval.memory,
+		Deferred:    a.eval.deferred,
 		MinInterval: compileInterval,
 		Settle:      compileSettle,
 		PodRanges:   a.steering.closeRanges,

@@ -13,26 +13,24 @@ import (
 // core: 1/evaluationShare.
 const evaluationShare = 4
 
+// maxDeferred bounds the evaluations that wait.
+const maxDeferred = 1024
+
 // evaluator runs the evaluations that are too expensive for the packet path.
 type evaluator struct {
-	memory    *policy.Memory
+	deferred  chan *policy.Evaluation
 	completed prometheus.Counter
 }
 
-func newEvaluator(budget int64, reg prometheus.Registerer) *evaluator {
+func newEvaluator(reg prometheus.Registerer) *evaluator {
 	e := &evaluator{
-		memory: policy.NewMemory(budget),
+		deferred: make(chan *policy.Evaluation, maxDeferred),
 		completed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_evaluations_deferred_total",
 			Help: "Evaluations of a peer by many selectors, during which its first packets were pending.",
 		}),
 	}
-	reg.MustRegister(e.completed,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "netpol_evaluation_memory_bytes",
-			Help: "Memory of cached evaluations, at most 64 MiB.",
-		}, func() float64 { return float64(e.memory.Used()) }),
-	)
+	reg.MustRegister(e.completed)
 	return e
 }
 
@@ -43,7 +41,7 @@ func (e *evaluator) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case evaluation := <-e.memory.Deferred():
+		case evaluation := <-e.deferred:
 			started := time.Now()
 			evaluation.Run()
 			e.completed.Inc()

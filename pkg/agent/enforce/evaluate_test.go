@@ -13,7 +13,7 @@ import (
 )
 
 // expensive has a pod that admits peers by a thousand selectors.
-func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
+func expensive(t *testing.T, deferred chan<- *policy.Evaluation) *policy.Snapshot {
 	t.Helper()
 	chain := &policy.Chain{}
 	for i := range 1000 {
@@ -27,7 +27,7 @@ func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
 		})
 	}
 	return policy.New(policy.Model{
-		Memory: memory,
+		Deferred: deferred,
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 			isolated: {Namespace: "x", Name: "isolated", Version: policy.NewVersion(), Ingress: chain},
 			open:     {Namespace: "x", Name: "open", Version: policy.NewVersion()},
@@ -37,10 +37,10 @@ func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
 
 func TestExpensivePeersAreUndecided(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	memory := policy.NewMemory(policy.DefaultMemory)
+	deferred := make(chan *policy.Evaluation, 1)
 	// No failure policy accepts them.
 	e := New(Config{Registerer: reg, Logger: logr.Discard(), FailOpen: true, FailOpenUnknownPacket: true})
-	e.Swap(expensive(t, memory))
+	e.Swap(expensive(t, deferred))
 	in := Input{Payload: tcp(open, isolated, 80)}
 	if got := e.Decide(in); got != ShortWait {
 		t.Errorf("got %d for a peer that is not evaluated, want %d", got, ShortWait)
@@ -52,7 +52,7 @@ func TestExpensivePeersAreUndecided(t *testing.T) {
 	if got, want := counted(t, reg, "netpol_failure_policy_packets_total"), "not_evaluated/drop"; got != want {
 		t.Errorf("counted %q as failure, want %q", got, want)
 	}
-	(<-memory.Deferred()).Run()
+	(<-deferred).Run()
 	in.Last = false
 	if got := e.Decide(in); got != Accept {
 		t.Errorf("got %d once it is evaluated, want %d", got, Accept)

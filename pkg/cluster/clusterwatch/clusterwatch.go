@@ -59,8 +59,8 @@ type Config struct {
 	// Audit and Denial are passed to every compile.
 	Audit  bool
 	Denial compile.Denial
-	// Memory is passed to every compile. Nil creates one of the default size.
-	Memory *policy.Memory
+	// Deferred is that of policy.Model.
+	Deferred chan<- *policy.Evaluation
 	// MinInterval is the least time between the starts of two compiles for kinds whose
 	// objects change often; changes within it share a compile. Changes of other kinds do not
 	// wait. Zero compiles at every change.
@@ -210,7 +210,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 
 		conflictLog: rate.NewLimiter(conflictLogRate, conflictLogBurst),
 
-		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, AwaitNamespaces: cfg.AwaitNamespaces, LeadsElsewhere: cfg.LeadsElsewhere, Features: cfg.Features, Audit: cfg.Audit, Denial: cfg.Denial, Memory: cfg.Memory}),
+		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, AwaitNamespaces: cfg.AwaitNamespaces, LeadsElsewhere: cfg.LeadsElsewhere, Features: cfg.Features, Audit: cfg.Audit, Denial: cfg.Denial, Deferred: cfg.Deferred}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	if compile.ReadsCIDRGroups(cfg.Kinds, cfg.Features) {

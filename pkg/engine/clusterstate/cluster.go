@@ -37,8 +37,8 @@ type Config struct {
 	Audit bool
 	// Denial is what becomes of denied packets of pods whose namespace has no annotation about it.
 	Denial compile.Denial
-	// Memory caches evaluations. Nil creates one of the default size.
-	Memory *policy.Memory
+	// Deferred is that of policy.Model.
+	Deferred chan<- *policy.Evaluation
 }
 
 // enforces reports whether the snapshot decides for pods of node.
@@ -93,9 +93,6 @@ type Cluster struct {
 
 // New returns an empty Cluster.
 func New(cfg Config) *Cluster {
-	if cfg.Memory == nil {
-		cfg.Memory = policy.NewMemory(policy.DefaultMemory)
-	}
 	return &Cluster{
 		cfg:        cfg,
 		namespaces: map[string]*namespace{},
@@ -240,7 +237,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		Hosts:     c.derived.hosts,
 		Own:       c.derived.own,
 		Findings:  c.derived.findings,
-		Memory:    c.cfg.Memory,
+		Deferred:  c.cfg.Deferred,
 		Audit:     c.derived.audit,
 
 		ForwardedSources: c.derived.forwarded,

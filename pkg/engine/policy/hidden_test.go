@@ -19,7 +19,7 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 		if c.IntN(2) == 0 {
 			chain.Rules = slices.DeleteFunc(chain.Rules, func(r Rule) bool { return r.Action == Deny })
 		}
-		f := c.flow(e, nil)
+		f := c.flow(e)
 		f.proto, f.dstPort = pick(c, packet.Unknown, packet.Proto(50), packet.Proto(200)), 0
 		rule := chain.scan(f)
 		if rule != nil && rule.Action == Deny {
@@ -29,7 +29,7 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 		allowed++
 		for range 100 {
 			shown := *f
-			open := c.flow(e, nil)
+			open := c.flow(e)
 			shown.proto, shown.dstPort = open.proto, open.dstPort
 			if r := chain.scan(&shown); r != nil && r.Action == Deny {
 				t.Fatalf("%+v is allowed by %+v, but %v %d is denied by %+v", f, rule, shown.proto, shown.dstPort, r)

@@ -113,11 +113,15 @@ func hostilePort(i int) Port {
 	return Port{Proto: packet.TCP, First: port, Last: port}
 }
 
+// deferredRoom is the room for deferred evaluations of hostileSnapshot.
+const deferredRoom = 1024
+
 // hostileSnapshot has a pod that the rules isolate. Its indexes are already built.
-func hostileSnapshot(rules []Rule) *Snapshot {
-	s := snapshot(&Chain{Rules: append(rules, isolate())}, nil)
+func hostileSnapshot(rules []Rule) (*Snapshot, chan *Evaluation) {
+	s, deferred := snapshot(&Chain{Rules: append(rules, isolate())}, nil), make(chan *Evaluation, deferredRoom)
+	s.m.Deferred = deferred
 	s.Prepare()
-	return s
+	return s, deferred
 }
 
 func TestHostilePoliciesDeny(t *testing.T) {
@@ -125,7 +129,7 @@ func TestHostilePoliciesDeny(t *testing.T) {
 		name  string
 		rules func(int) []Rule
 	}{"interleaved", interleaved}) {
-		s := hostileSnapshot(h.rules(5000))
+		s, _ := hostileSnapshot(h.rules(5000))
 		p := tcp(addrB, addrA, 8080)
 		if got := s.Evaluate(Query{Packet: p}); got.Reason != Isolated {
 			t.Errorf("%s: %v, want isolated", h.name, got)
@@ -157,23 +161,23 @@ func TestExpensivePeersAreDeferred(t *testing.T) {
 		{"many rules of one selector", 1000, func(i int, r *Rule) { r.Peers = []Peer{pods("pod=b")} }, NotEvaluated},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := hostileSnapshot(repeat(tc.n, tc.rules))
+			s, deferred := hostileSnapshot(repeat(tc.n, tc.rules))
 			q := Query{Packet: tcp(addrB, addrA, 8080), Defer: true}
 			if got := s.Evaluate(q); got.Reason != tc.want || tc.want == NotEvaluated && got.Action != Deny {
 				t.Errorf("%v, want %v", got, tc.want)
 			}
-			if n := len(s.m.Memory.deferred); (n == 1) != (tc.want == NotEvaluated) {
+			if n := len(deferred); (n == 1) != (tc.want == NotEvaluated) {
 				t.Errorf("%d evaluations deferred", n)
 			}
 			if tc.want != NotEvaluated {
 				return
 			}
 			s.Evaluate(q)
-			if n := len(s.m.Memory.deferred); n != 1 {
+			if n := len(deferred); n != 1 {
 				t.Errorf("%d evaluations deferred for two packets of one peer, want 1", n)
 				return
 			}
-			(<-s.m.Memory.Deferred()).Run()
+			(<-deferred).Run()
 			want := s.m.Endpoints.At(addrA).Ingress.scan(&flow{peer: s.Endpoint(addrB), peerAddr: addrB, dst: s.Endpoint(addrA), proto: packet.TCP, dstPort: 8080})
 			if got := s.Evaluate(q); got != want.decision(Ingress) {
 				t.Errorf("%v after it was evaluated, want %v", got, want.decision(Ingress))
@@ -184,7 +188,7 @@ func TestExpensivePeersAreDeferred(t *testing.T) {
 
 // Evaluations that do not fit into the queue are deferred later.
 func TestDeferredEvaluationsAreNotLost(t *testing.T) {
-	s := hostileSnapshot(excluding(maxDeferred + 100))
+	s, deferred := hostileSnapshot(excluding(deferredRoom + 100))
 	evaluate := func(n int) Reason {
 		e := *s.Endpoint(addrB)
 		e.Version, e.Labels = NewVersion(), peerNumber(n).Labels
@@ -193,15 +197,15 @@ func TestDeferredEvaluationsAreNotLost(t *testing.T) {
 		s.m.Endpoints = edit.Done()
 		return s.Evaluate(Query{Packet: tcp(addrB, addrA, 8080), Defer: true}).Reason
 	}
-	const peers = maxDeferred + 10
+	const peers = deferredRoom + 10
 	for round := range 2 {
 		for n := range peers {
 			if got := evaluate(n); round == 0 && got != NotEvaluated {
 				t.Fatalf("peer %d: %v, want it to be deferred", n, got)
 			}
 		}
-		for len(s.m.Memory.deferred) > 0 {
-			(<-s.m.Memory.Deferred()).Run()
+		for len(deferred) > 0 {
+			(<-deferred).Run()
 		}
 	}
 	for n := range peers {

@@ -21,62 +21,60 @@ const (
 )
 
 // Version stands for everything that rules read from an endpoint as a peer or as a destination:
-// endpoints with the same Version are equal to rules. It caches their latest memory entries.
+// endpoints with the same Version are equal to rules. It notes the latest answers for them, so most
+// packets need no identity.
 type Version struct {
-	notes [2]atomic.Pointer[handle]
+	notes [2]atomic.Pointer[answer]
 }
 
 // NewVersion returns a Version unlike any other.
 func NewVersion() *Version { return &Version{} }
 
-// note returns the slot for the latest entry of k. A chain's entries for peers and for ports use
+// noteOf returns the slot for the latest answer. A chain's answers for peers and for ports use
 // different slots.
-func (v *Version) note(k key) *atomic.Pointer[handle] {
-	n := k.index
-	if k.port != 0 {
-		n++
+func (v *Version) noteOf(index, port uint64) *atomic.Pointer[answer] {
+	if port != 0 {
+		index++
 	}
-	return &v.notes[n%uint64(len(v.notes))]
+	return &v.notes[index%uint64(len(v.notes))]
 }
 
-// latest returns the entry of k if it is the one used last for p, else nil.
-func (k *key) latest(p peer) *entry {
-	if p.pod == nil {
+// latest returns the rules that p matches if they are noted, else nil. Only answers for a pod alone
+// are.
+func (x *index) latest(p peer, port uint64) *set {
+	if p.pod == nil || p.withoutPod() != (peer{}) {
 		return nil
 	}
-	h := p.pod.Version.note(*k).Load()
-	if h == nil {
+	a := p.pod.Version.noteOf(x.id, port).Load()
+	if a == nil || a.index != x.id || a.port != port {
 		return nil
 	}
-	e := h.Load()
-	if e == nil || e.index != k.index || e.port != k.port || e.node != k.node || e.names != k.names || e.scope != k.scope {
-		return nil
-	}
-	return e
+	return a.known()
 }
 
-// note makes e the latest entry of p.
-func (e *entry) note(p peer) {
-	if p.pod != nil {
-		p.pod.Version.note(e.key).Store(e.handle)
+// note makes a the latest answer of p.
+func (a *answer) note(p peer) {
+	if p.pod != nil && p.withoutPod() == (peer{}) {
+		p.pod.Version.noteOf(a.index, a.port).Store(a)
 	}
 }
 
-// identify appends the identity of p for k; it appends nothing if p is not a pod. If the pod has no
-// identity, the returned key is for this pod alone.
-func (k key) identify(x *index, p peer, id []byte) (_ key, identity []byte) {
+// identify appends the identity of p's pod; it appends nothing if p is not a pod. If the pod has no
+// identity, it returns its Version.
+func (x *index) identify(p peer, port uint64, id []byte) (_ *Version, identity []byte) {
 	identified := true
 	switch {
 	case p.pod == nil:
-	case k.port != 0:
-		id, identified = x.identifyPorts(id, p.pod.portsFor(k.port))
+		return nil, id
+	case port != 0:
+		id, identified = x.identifyPorts(id, p.pod.portsFor(port))
 	default:
 		id, identified = x.peers.identify(id, p.pod)
 	}
 	if !identified {
-		k.pod = p.pod.Version
+		return p.pod.Version, id
 	}
-	return k, id
+	return nil, id
 }
 
 // identifyPorts appends the ports whose names occur in rules.

@@ -9,20 +9,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 )
 
-// evaluations counts the cached evaluations.
-func (m *Memory) evaluations() (n int) {
-	if t := m.table.Load(); t != nil {
-		for i := range *t {
-			for j := range (*t)[i] {
-				if (*t)[i][j].Load() != nil {
-					n++
-				}
-			}
-		}
-	}
-	return n
-}
-
 // An evaluation is shared by exactly those pods from which the rules read the same.
 func TestPodsOfOneIdentityAreEvaluatedOnce(t *testing.T) {
 	inTeams := func(text string) Peer {
@@ -71,21 +57,20 @@ func TestPodsOfOneIdentityAreEvaluatedOnce(t *testing.T) {
 			b := a
 			tc.change(&b)
 			chain := &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, tc.peer)}}
-			checkIdentity(t, a, b, tc.want, func(e *Endpoint, m *Memory) { checkFlow(t, chain, &flow{peer: e, memory: m}) })
+			checkIdentity(t, a, b, chain, tc.want, func(e *Endpoint) { checkFlow(t, chain, &flow{peer: e}) })
 		})
 	}
 }
 
 // checkIdentity checks two pods like a and two like b, each twice.
-func checkIdentity(t *testing.T, a, b Endpoint, evaluations int, check func(*Endpoint, *Memory)) {
+func checkIdentity(t *testing.T, a, b Endpoint, chain *Chain, evaluations int, check func(*Endpoint)) {
 	t.Helper()
-	m := NewMemory(1 << 20)
 	for _, e := range []Endpoint{a, b, a, b} {
 		e.Version = NewVersion()
-		check(&e, m)
-		check(&e, m)
+		check(&e)
+		check(&e)
 	}
-	if n := m.evaluations(); n != evaluations {
+	if n := len(chain.prepare().cache.answers); n != evaluations {
 		t.Errorf("%d evaluations are remembered, want %d", n, evaluations)
 	}
 }
@@ -120,8 +105,8 @@ func TestDestinationsOfOneIdentityAreEvaluatedOnce(t *testing.T) {
 				r.Action, r.AnyPeer, r.AnyPort = Deny, true, false
 				r.Ports = []Port{{Name: []string{"web", "api", "p32"}[i], Proto: packet.TCP}}
 			})}
-			checkIdentity(t, tc.a, tc.b, tc.want, func(e *Endpoint, m *Memory) {
-				checkFlow(t, chain, &flow{dst: e, proto: tc.proto, dstPort: 80, memory: m})
+			checkIdentity(t, tc.a, tc.b, chain, tc.want, func(e *Endpoint) {
+				checkFlow(t, chain, &flow{dst: e, proto: tc.proto, dstPort: 80})
 			})
 		})
 	}

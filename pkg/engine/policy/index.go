@@ -30,6 +30,8 @@ type index struct {
 
 	// mayDenyPods are the rules that deny or pass pods, mayAllowPods those that allow or pass pods.
 	mayDenyPods, mayAllowPods set
+
+	cache cache
 }
 
 // portName is a port's name and protocol.
@@ -166,21 +168,19 @@ func (x *index) matchPeer(f *flow) (set, bool) {
 		return nil, true
 	}
 	var p peer
-	k := key{index: x.id}
 	if t.pods {
 		p.pod = f.peer
 	}
 	if t.nodes {
-		p.node, k.node = f.host, f.host
+		p.node = f.host
 	}
 	if t.domains {
 		p.names, p.scope = f.names, f.scope
-		k.names, k.scope = f.names, f.scope
 	}
 	if p == (peer{}) {
 		return nil, true
 	}
-	return f.recall(x, k, p)
+	return f.recall(x, p, 0)
 }
 
 // matchNamed returns the rules with a named port that the destination declares for the packet's
@@ -189,7 +189,22 @@ func (x *index) matchNamed(f *flow) (set, bool) {
 	if x.named == nil || f.dst == nil || len(f.dst.portsFor(namedKey(f.proto, f.dstPort))) == 0 {
 		return nil, true
 	}
-	return f.recall(x, key{index: x.id, port: namedKey(f.proto, f.dstPort)}, peer{pod: f.dst})
+	return f.recall(x, peer{pod: f.dst}, namedKey(f.proto, f.dstPort))
+}
+
+// hiddenKey is the namedKey of packets with hidden ports.
+const hiddenKey = 2 << 32
+
+// namedKey encodes the protocol and port by which a packet is looked up among a pod's named ports.
+// It is 0 for protocols without ports.
+func namedKey(proto packet.Proto, port uint16) uint64 {
+	switch {
+	case proto.HasPorts():
+		return 1<<32 | uint64(proto)<<16 | uint64(port)
+	case proto.Hidden():
+		return hiddenKey
+	}
+	return 0
 }
 
 // portsFor returns the declared ports of e that a packet with this namedKey may be for.

@@ -81,14 +81,13 @@ func (r *Rule) namesPort(proto packet.Proto) bool {
 func TestIndexDecidesAsTheChain(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(1, 0))}
 	decided := map[string]int{}
-	memory := NewMemory(100 << 10)
 	for i := range 300 {
 		chains, e := []*Chain{c.chain(), c.chain(), c.chain()}, c.ends()
 		if i%10 == 0 {
 			chains[0] = c.long(chains[0])
 		}
 		for range 200 {
-			chain, f := pick(c, chains...), c.flow(e, memory)
+			chain, f := pick(c, chains...), c.flow(e)
 			x := chain.prepare()
 			var m match
 			x.match(f, &m)

@@ -96,9 +96,9 @@ type Model struct {
 	// ForwardedSources holds, by namespace, the sources of packets that its pods may forward. No
 	// pod has an address in them.
 	ForwardedSources map[string][]netip.Prefix
-	// Memory is shared by the snapshots of a cluster. Nil gives the snapshot one of
-	// its own.
-	Memory *Memory
+	// Deferred takes the evaluations that are too slow for the packet path, for a goroutine that
+	// runs them. Nil makes them at once.
+	Deferred chan<- *Evaluation
 	// Audit is what would differ if audited policies were enforced, nil if no policy is audited.
 	// The other fields ignore audited policies.
 	Audit *Audit

@@ -145,7 +145,7 @@ func (c chance) addr() netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(c.IntN(2)), byte(c.IntN(2)), byte(c.IntN(4))})
 }
 
-func (c chance) flow(e ends, m *Memory) *flow {
+func (c chance) flow(e ends) *flow {
 	addr := c.addr()
 	f := &flow{
 		peerAddr: addr,
@@ -155,7 +155,6 @@ func (c chance) flow(e ends, m *Memory) *flow {
 		names:    pick(c, e.names...),
 		scope:    pick(c, noNames, clusterNames, allNames, allNames),
 		proto:    pick(c, packet.TCP, packet.TCP, packet.UDP, packet.SCTP, packet.ICMP, packet.Unknown, 50),
-		memory:   m,
 	}
 	if f.proto.HasPorts() {
 		f.dstPort = pick[uint16](c, 0, 51, 52, 53, 54, 80, 81, 108, 109, 8080, 57080, 65535)

@@ -161,8 +161,7 @@ type flow struct {
 	proto    packet.Proto
 	dstPort  uint16
 
-	memory   *Memory // nil caches nothing
-	mayDefer bool    // see Query.Defer
+	deferred chan<- *Evaluation // takes expensive evaluations; nil makes them at once
 }
 
 // scan evaluates rule by rule and returns the rule that decides about f: the first match that does

@@ -23,9 +23,6 @@ func New(m Model) *Snapshot {
 	if m.Local == nil {
 		m.Local = &Local{}
 	}
-	if m.Memory == nil {
-		m.Memory = NewMemory(DefaultMemory)
-	}
 	s := &Snapshot{m: m}
 	if m.Audit != nil {
 		m.Isolating, m.PodRanges, m.Audit = m.Audit.Isolating, m.Audit.PodRanges, nil
@@ -70,7 +67,7 @@ type Query struct {
 	AwaitSource bool
 	// Routes tells which addresses the node routes to other nodes; nil tells nothing.
 	Routes Routes
-	// Defer queues expensive evaluations in Memory.Deferred. A decision that depends on one has the
+	// Defer queues expensive evaluations in Model.Deferred. A decision that depends on one has the
 	// reason NotEvaluated.
 	Defer bool
 
@@ -206,7 +203,9 @@ func (d *Decision) isFinalDenial() bool { return d.Action == Deny && d.Wait() ==
 // fill sets f to the packet in direction d. The subject must have a chain.
 func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 	f.dst, f.proto, f.dstPort = dst.endpoint, q.Packet.Proto, q.Packet.Dst.Port()
-	f.memory, f.mayDefer = s.m.Memory, q.Defer
+	if q.Defer {
+		f.deferred = s.m.Deferred
+	}
 	peer := d.peer(src, dst)
 	f.peer, f.peerAddr = peer.endpoint, peer.addr
 	if d == Ingress && !dst.endpoint.Ingress.findNeeds().nodes {
