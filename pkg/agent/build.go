@@ -177,16 +177,16 @@ func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err e
 	if err != nil {
 		return err
 	}
-	remover, err := conntrack.NewRemover(a.reg)
+	remover, err := conntrack.NewRemover(s.steerer.Renewed, a.reg)
 	if err != nil {
 		return err
 	}
 	s.reuse = addressreuse.New(addressreuse.Config{
-		Recorded:   recorded,
-		Hold:       a.enforcer.SetUnknown,
-		Remove:     remover.Remove,
-		Changed:    s.resteer,
-		Registerer: a.reg,
+		Recorded: recorded,
+		Hold:     a.enforcer.SetUnknown,
+		Forget:   s.steerer.ForgetRenewed,
+		Remove:   remover.Remove,
+		Changed:  s.resteer,
 	})
 	s.exportClosed(a.reg)
 	s.closable = !a.place.Beside && !a.cfg.FailOpen.NoAgent && !a.cfg.Audit

@@ -41,7 +41,7 @@ func newTestAgent(t testing.TB, reg *prometheus.Registry, names observer) *agent
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.steering.reuse = addressreuse.New(addressreuse.Config{Hold: a.enforcer.SetUnknown, Registerer: reg})
+	a.steering.reuse = addressreuse.New(addressreuse.Config{Hold: a.enforcer.SetUnknown})
 	a.stages = slices.Concat(a.services(), a.publishing(), a.cluster())
 	return a
 }

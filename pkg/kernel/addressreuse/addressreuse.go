@@ -1,19 +1,19 @@
 // Package addressreuse ends the connections of pods whose address has gone to another pod, or
 // to none. The kernel's table of connections has addresses, not pods: without it, the peers of
 // a pod would reach the next one at its address. The package decides when packets of an address
-// wait, when its entries are removed, and what the nftables table has of this. It knows addresses
+// wait, when its entries are removed, and what the nftables table contains of this. It knows addresses
 // and numbers of pods, not policies.
 package addressreuse
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
@@ -45,34 +45,38 @@ type Config struct {
 	// Hold is called with the addresses whose packets cannot be decided, each time that they
 	// may have changed. It must not call the Tracker.
 	Hold func(map[netip.Addr]struct{})
-	// Remove removes the connections of addresses from the kernel's table.
+	// Forget makes the kernel decide the packets of all connections of stale addresses again, also of those
+	// that were accepted for an earlier owner while the address was stale.
+	Forget func(context.Context, []netip.Addr) error
+	// Remove removes the connections of addresses from the kernel's table, but not those that were accepted
+	// since Forget.
 	Remove func(context.Context, []netip.Addr) error
 	// Changed is called when AddSets adds something else without a call of Follow.
-	Changed    func()
-	Registerer prometheus.Registerer
+	Changed func()
 }
 
 // Tracker knows which pod owns each address of the node's pods. An address is stale while the
 // kernel may track connections of an earlier owner. Its methods may be called from any
 // goroutine.
 //
-// An address becomes stale with a snapshot in which it has another owner, or none. Its
-// connections are removed once that snapshot is applied to nftables, so that none can
-// be established again without a decision. Its packets are held until the end of
-// staleness is applied, too: before, a reply would be taken for a first packet.
+// An address becomes stale with a snapshot in which it has another owner, or none. Its packets are held
+// until that is applied to nftables, and what was accepted for the earlier owner is forgotten. From then
+// on the kernel asks for a decision for each packet, except for connections that were accepted since. So
+// no packet waits for the removal of the other connections, which may be very many.
 type Tracker struct {
-	cfg    Config
-	runner *runner.Runner
+	cfg      Config
+	forgets  *runner.Runner
+	removals *runner.Runner
 
 	mu       sync.Mutex
 	now      map[netip.Addr]uint32 // the owners in the latest snapshot
 	steered  func(netip.Addr) bool // in that
 	recorded map[netip.Addr]uint32 // the owners whose connections the kernel may track
 	stale    map[netip.Addr]uint64 // by the serial of steer.Sets since which they are
-	settling map[netip.Addr]uint64 // no longer stale, by the serial that says so
+	decided  map[netip.Addr]uint64 // stale ones whose packets are decided for the owner, by the same serial
 	serial   uint64                // of the next steer.Sets
 	applied  uint64                // serial of the last applied steer.Sets
-	health   error                 // of the last removal
+	health   [2]error              // of the last Forget and Remove
 }
 
 // New returns a Tracker that has not seen a snapshot yet.
@@ -81,16 +85,13 @@ func New(cfg Config) *Tracker {
 		cfg:      cfg,
 		recorded: make(map[netip.Addr]uint32, len(cfg.Recorded)),
 		stale:    make(map[netip.Addr]uint64),
-		settling: make(map[netip.Addr]uint64),
+		decided:  make(map[netip.Addr]uint64),
 	}
 	for _, r := range cfg.Recorded {
 		t.recorded[r.Addr] = r.Pod
 	}
-	t.runner = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: retryInterval}, t.sync)
-	cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "netpol_stale_addresses",
-		Help: "Addresses of this node's pods whose owner has changed and whose connections are not removed yet.",
-	}, func() float64 { return float64(t.staleCount()) }))
+	t.forgets = runner.New(runner.Config{RetryInterval: retryInterval}, t.forget)
+	t.removals = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: retryInterval}, t.remove)
 	return t
 }
 
@@ -141,10 +142,8 @@ func (t *Tracker) AddSets(sets *steer.Sets) {
 func (t *Tracker) Applied(serial uint64) {
 	t.mu.Lock()
 	t.applied = serial
-	maps.DeleteFunc(t.settling, func(_ netip.Addr, since uint64) bool { return since <= serial })
-	t.hold()
 	t.mu.Unlock()
-	t.runner.Poke()
+	t.forgets.Poke()
 }
 
 // Run removes the connections of stale addresses until ctx ends. Packets that wait in a queue
@@ -152,7 +151,11 @@ func (t *Tracker) Applied(serial uint64) {
 // make no new entry. One that was accepted just before could make an entry after the listing only
 // if it took longer to the end of its hook than two transactions.
 func (t *Tracker) Run(ctx context.Context) error {
-	t.runner.Run(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "reuse")))
+	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "reuse"))
+	var removals sync.WaitGroup
+	removals.Go(func() { t.removals.Run(ctx) })
+	t.forgets.Run(ctx)
+	removals.Wait()
 	return nil
 }
 
@@ -163,21 +166,33 @@ func (t *Tracker) Any() bool {
 	return len(t.recorded) > 0
 }
 
-// Healthy returns the error of the last removal.
+// Healthy returns the errors of the last attempts.
 func (t *Tracker) Healthy() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.health
+	return errors.Join(t.health[:]...)
 }
 
-// sync is one run of the runner.
-func (t *Tracker) sync(ctx context.Context) error {
-	due := t.due()
+// forget is one run of a runner.
+func (t *Tracker) forget(ctx context.Context) error {
+	due := t.due(false)
+	if len(due) == 0 {
+		return nil
+	}
+	err := t.cfg.Forget(ctx, sorted(due))
+	t.forgotten(due, err)
+	t.removals.Poke()
+	return err
+}
+
+// remove is one run of a runner.
+func (t *Tracker) remove(ctx context.Context) error {
+	due := t.due(true)
 	if len(due) == 0 {
 		return nil
 	}
 	start := time.Now()
-	err := t.cfg.Remove(ctx, slices.SortedFunc(maps.Keys(due), netip.Addr.Compare))
+	err := t.cfg.Remove(ctx, sorted(due))
 	t.removed(due, err)
 	if err == nil {
 		t.cfg.Changed()
@@ -189,17 +204,34 @@ func (t *Tracker) sync(ctx context.Context) error {
 	return err
 }
 
-// due returns the addresses whose connections are to be removed now.
-func (t *Tracker) due() map[netip.Addr]uint64 {
+func sorted(due map[netip.Addr]uint64) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(due), netip.Addr.Compare)
+}
+
+// due returns the addresses whose connections are to be removed now, if they are decided, or else to be
+// forgotten.
+func (t *Tracker) due(decided bool) map[netip.Addr]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	due := make(map[netip.Addr]uint64)
 	for a, since := range t.stale {
-		if since <= t.applied {
+		if since <= t.applied && (t.decided[a] == since) == decided {
 			due[a] = since
 		}
 	}
 	return due
+}
+
+// forgotten is called after a Forget for the due addresses. Packets of one whose owner has changed again
+// meanwhile are still held, as all are after an error.
+func (t *Tracker) forgotten(due map[netip.Addr]uint64, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.health[0] = err
+	if err == nil {
+		maps.Copy(t.decided, due)
+	}
+	t.hold()
 }
 
 // removed is called after the removal of the connections of the due addresses. An address
@@ -207,7 +239,7 @@ func (t *Tracker) due() map[netip.Addr]uint64 {
 func (t *Tracker) removed(due map[netip.Addr]uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.health = err
+	t.health[1] = err
 	if err != nil {
 		return
 	}
@@ -216,7 +248,7 @@ func (t *Tracker) removed(due map[netip.Addr]uint64, err error) {
 			continue
 		}
 		delete(t.stale, a)
-		t.settling[a] = t.serial + 1
+		delete(t.decided, a)
 		if pod, ok := t.now[a]; ok {
 			t.recorded[a] = pod
 		} else {
@@ -236,20 +268,11 @@ func (t *Tracker) changed(really bool) {
 
 // hold is called with the lock held, to keep the order of calls.
 func (t *Tracker) hold() {
-	held := make(map[netip.Addr]struct{}, len(t.stale)+len(t.settling))
-	for a := range t.stale {
-		if t.steered(a) {
+	held := make(map[netip.Addr]struct{}, len(t.stale))
+	for a, since := range t.stale {
+		if t.decided[a] != since && t.steered(a) {
 			held[a] = struct{}{}
 		}
 	}
-	for a := range t.settling {
-		held[a] = struct{}{}
-	}
 	t.cfg.Hold(held)
-}
-
-func (t *Tracker) staleCount() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.stale)
 }

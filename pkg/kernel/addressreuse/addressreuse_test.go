@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -11,9 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
@@ -41,6 +39,7 @@ type node struct {
 	desired  modelSets
 	kernel   modelSets                      // applied
 	entries  map[netip.Addr]map[uint32]bool // false: from before the owner changed
+	renewed  map[netip.Addr]map[uint32]bool // the kernel's record of those accepted for an owner of a stale address
 	lost     []string                       // connections of isolated owners that were removed
 	removing map[netip.Addr]uint64          // in progress
 }
@@ -53,9 +52,8 @@ type modelSets struct {
 func (n *node) start() {
 	n.removing, n.kernel.Serial = nil, 0 // of the agent before
 	n.Tracker = New(Config{
-		Recorded:   n.kernel.Owners,
-		Hold:       func(addrs map[netip.Addr]struct{}) { n.held = addrs },
-		Registerer: prometheus.NewRegistry(),
+		Recorded: n.kernel.Owners,
+		Hold:     func(addrs map[netip.Addr]struct{}) { n.held = addrs },
 	})
 }
 
@@ -80,13 +78,21 @@ func (n *node) steer() {
 	n.Applied(n.kernel.Serial)
 }
 
+func (n *node) forget() {
+	due := n.due(false)
+	for a := range due {
+		delete(n.renewed, a)
+	}
+	n.forgotten(due, nil)
+}
+
 func (n *node) beginRemoval() {
-	n.removing = n.due()
+	n.removing = n.due(true)
 	for a := range n.removing {
-		if owner := n.snapshot[a]; owner != openPod && n.entries[a][owner] {
+		if owner := n.snapshot[a]; owner != openPod && n.entries[a][owner] && !n.renewed[a][owner] {
 			n.lost = append(n.lost, fmt.Sprintf("connection of pod %d at %s", owner, a))
 		}
-		delete(n.entries, a)
+		maps.DeleteFunc(n.entries[a], func(pod uint32, _ bool) bool { return !n.renewed[a][pod] })
 	}
 }
 
@@ -107,6 +113,9 @@ func (n *node) connect(a netip.Addr) {
 	if pod, ok := n.snapshot[a]; ok {
 		if _, held := n.held[a]; !held {
 			n.entries[a][pod] = true
+			if slices.Contains(n.kernel.Stale, a) {
+				n.renew(a, pod)
+			}
 		}
 	}
 	if n.kernel.snapshot[a] == openPod && !slices.Contains(n.kernel.Stale, a) {
@@ -114,10 +123,23 @@ func (n *node) connect(a netip.Addr) {
 	}
 }
 
+func (n *node) renew(a netip.Addr, pod uint32) {
+	if n.renewed[a] == nil {
+		n.renewed[a] = make(map[uint32]bool)
+	}
+	n.renewed[a][pod] = true
+}
+
 // restart starts another agent with the state of the kernel. It removes connections of
 // pods whose first record is not applied yet, which takes some milliseconds: an agent
-// that ends in this time is a documented exception.
+// that ends in this time is a documented exception. Those of addresses that are stale then
+// are decided again.
 func (n *node) restart() {
+	for _, a := range n.kernel.Stale {
+		for pod := range n.entries[a] {
+			n.entries[a][pod] = false
+		}
+	}
 	recorded := make(map[netip.Addr]bool)
 	for _, o := range n.kernel.Owners {
 		recorded[o.Addr] = true
@@ -132,12 +154,14 @@ func (n *node) restart() {
 }
 
 // opens returns the entries by which the successor of a pod can be reached: the change is
-// applied, and the kernel still accepts a connection of another pod.
+// applied, and the kernel still accepts a connection of another pod. Before what was accepted
+// for another one is forgotten, packets are held.
 func (n *node) opens() (open []string) {
 	for a, pods := range n.entries {
 		owner, applied := n.snapshot[a], n.stale[a] <= n.kernel.Serial
+		_, held := n.held[a]
 		for pod := range pods {
-			if pod != owner && owner != openPod && applied && !slices.Contains(n.kernel.Stale, a) {
+			if pod != owner && owner != openPod && applied && !held && (!slices.Contains(n.kernel.Stale, a) || n.renewed[a][pod]) {
 				open = append(open, fmt.Sprintf("connection of pod %d at %s, which is pod %d's", pod, a, owner))
 			}
 		}
@@ -150,13 +174,13 @@ func (n *node) opens() (open []string) {
 func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
+		n := &node{entries: make(map[netip.Addr]map[uint32]bool), renewed: make(map[netip.Addr]map[uint32]bool)}
 		n.start()
 		n.publish(map[netip.Addr]uint32{reused: 2, reused6: 2})
 		n.steer()
 		var events []string
 		for range 60 {
-			event := r.IntN(6)
+			event := r.IntN(7)
 			switch event {
 			case 0:
 				pods := make(map[netip.Addr]uint32)
@@ -177,19 +201,22 @@ func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
 				n.connect(reused6)
 			case 5:
 				n.restart()
+			case 6:
+				n.forget()
 			}
-			events = append(events, fmt.Sprintf("%s, %v", [...]string{"publish", "steer", "begin", "end", "connect", "restart"}[event], n.snapshot))
+			events = append(events, fmt.Sprintf("%s, %v", [...]string{"publish", "steer", "begin", "end", "connect", "restart", "forget"}[event], n.snapshot))
 			if open := n.opens(); len(open)+len(n.lost) > 0 {
 				t.Fatalf("seed %d: open: %v, lost: %v after\n%s", seed, open, n.lost, strings.Join(events, "\n"))
 			}
 		}
 		for range 3 {
 			n.steer()
+			n.forget()
 			n.beginRemoval()
 			n.endRemoval()
 		}
 		n.steer()
-		if len(n.held) > 0 || len(n.kernel.Stale) > 0 || n.staleCount() > 0 {
+		if len(n.held) > 0 || len(n.kernel.Stale) > 0 || len(n.stale) > 0 {
 			t.Errorf("seed %d: in the end %v are held and %v stale", seed, n.held, n.kernel.Stale)
 		}
 	}
@@ -200,7 +227,7 @@ func TestFirstStartKeepsConnections(t *testing.T) {
 	n.start()
 	n.publish(map[netip.Addr]uint32{reused: 2})
 	n.steer()
-	if due := n.due(); len(due) > 0 || len(n.held) > 0 {
+	if due := n.due(false); len(due) > 0 || len(n.held) > 0 {
 		t.Errorf("due: %v, held: %v, want nothing", due, n.held)
 	}
 }
@@ -216,7 +243,7 @@ func TestPodWithoutPoliciesIsNotSteered(t *testing.T) {
 	if len(n.kernel.Stale) > 0 || len(n.held) > 0 {
 		t.Errorf("steered: %v, held: %v, want nothing", n.kernel.Stale, n.held)
 	}
-	if due := n.due(); len(due) != 1 {
+	if due := n.due(false); len(due) != 1 {
 		t.Errorf("due: %v, want one address", due)
 	}
 }
@@ -225,11 +252,12 @@ var errNotPermitted = errors.New("not permitted")
 
 func TestRemovalIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reg, done := prometheus.NewRegistry(), 0
+		done := 0
 		failed, removed := false, []netip.Addr{}
 		tr := New(Config{
 			Recorded: []steer.Owner{{Addr: reused, Pod: 1}},
 			Hold:     func(map[netip.Addr]struct{}) {},
+			Forget:   func(context.Context, []netip.Addr) error { return nil },
 			Remove: func(_ context.Context, addrs []netip.Addr) error {
 				if !failed {
 					failed = true
@@ -238,8 +266,7 @@ func TestRemovalIsRetried(t *testing.T) {
 				removed = append(removed, addrs...)
 				return nil
 			},
-			Changed:    func() { done++ },
-			Registerer: reg,
+			Changed: func() { done++ },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -252,16 +279,58 @@ func TestRemovalIsRetried(t *testing.T) {
 		tr.AddSets(&sets)
 		tr.Applied(sets.Serial)
 		synctest.Wait()
-		if err := tr.Healthy(); !errors.Is(err, errNotPermitted) || done != 0 || tr.staleCount() != 1 {
-			t.Errorf("healthy: %v, done %d times, %d stale", err, done, tr.staleCount())
+		if err := tr.Healthy(); !errors.Is(err, errNotPermitted) || done != 0 || len(tr.stale) != 1 {
+			t.Errorf("healthy: %v, done %d times, %d stale", err, done, len(tr.stale))
 		}
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if err := tr.Healthy(); err != nil || done != 1 || tr.staleCount() != 0 || !slices.Equal(removed, []netip.Addr{reused}) {
-			t.Errorf("healthy: %v, done %d times, %d stale, removed %v", err, done, tr.staleCount(), removed)
+		if err := tr.Healthy(); err != nil || done != 1 || len(tr.stale) != 0 || !slices.Equal(removed, []netip.Addr{reused}) {
+			t.Errorf("healthy: %v, done %d times, %d stale, removed %v", err, done, len(tr.stale), removed)
 		}
-		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
-			t.Errorf("%v, %v", problems, err)
+	})
+}
+
+// TestPacketsDoNotWaitForARemoval: not even for one that never ends, and those of further owners only until
+// the connections that were accepted for earlier ones are forgotten.
+func TestPacketsDoNotWaitForARemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := -1
+		var fault error
+		tr := New(Config{
+			Recorded: []steer.Owner{{Addr: reused, Pod: 1}, {Addr: reused6, Pod: 1}},
+			Hold:     func(addrs map[netip.Addr]struct{}) { held = len(addrs) },
+			Forget: func(_ context.Context, addrs []netip.Addr) error {
+				if len(addrs) != held {
+					t.Errorf("%v are forgotten, and %d are held", addrs, held)
+				}
+				return fault
+			},
+			Remove: func(ctx context.Context, _ []netip.Addr) error { <-ctx.Done(); return ctx.Err() },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- tr.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+		for id := uint32(3); id < 8; id++ {
+			pods := map[netip.Addr]uint32{reused: id, reused6: id}
+			tr.Follow(pods, steered(pods))
+			var sets steer.Sets
+			tr.AddSets(&sets)
+			if len(sets.Stale) != 2 || held != 2 {
+				t.Errorf("owner %d: stale %v, %d held", id, sets.Stale, held)
+			}
+			fault = errNotPermitted
+			tr.Applied(sets.Serial)
+			synctest.Wait()
+			if held != 2 || !errors.Is(tr.Healthy(), errNotPermitted) {
+				t.Errorf("owner %d: %d are held although none are forgotten, healthy: %v", id, held, tr.Healthy())
+			}
+			fault = nil
+			time.Sleep(retryInterval)
+			synctest.Wait()
+			if held != 0 || tr.Healthy() != nil {
+				t.Errorf("owner %d: %d are held while connections are removed, healthy: %v", id, held, tr.Healthy())
+			}
 		}
 	})
 }

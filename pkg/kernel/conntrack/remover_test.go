@@ -19,7 +19,7 @@ import (
 
 // newFakeRemover returns a Remover with an empty table.
 func newFakeRemover() (*Remover, *fakeTable) {
-	r, f := &Remover{removed: newRemoved(prometheus.NewRegistry()), unfiltered: make(unfiltered)}, &fakeTable{crowd: fewEntries, filtering: map[uint8]filtering{}}
+	r, f := &Remover{renewed: none, removed: newRemoved(prometheus.NewRegistry()), unfiltered: make(unfiltered)}, &fakeTable{crowd: fewEntries, filtering: map[uint8]filtering{}}
 	r.count = f.count
 	r.open = func(context.Context) (table, error) {
 		f.edit(func() { f.opened++ })
@@ -28,9 +28,12 @@ func newFakeRemover() (*Remover, *fakeTable) {
 	return r, f
 }
 
+// none is a Renewed without connections.
+func none(context.Context) (map[packet.Packet]struct{}, error) { return nil, nil }
+
 func newRealRemover(t *testing.T) *Remover {
 	t.Helper()
-	r, err := NewRemover(prometheus.NewRegistry())
+	r, err := NewRemover(none, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +113,41 @@ func TestRemove(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Connections that were accepted for the present pod stay, in this direction only, and all others go. None is
+// removed if it is not known which stay.
+func TestRemoveSparesRenewedConnections(t *testing.T) {
+	r, f := newFakeRemover()
+	for i := range 2 * removalLen {
+		f.add(packet.UDP, fmt.Sprintf("10.0.0.1:%d", 1+i), "10.0.0.2:53")
+	}
+	f.add(packet.TCP, "[fd00::2]:5", "[fd00::1]:80")
+	f.add(packet.ICMP, "10.0.0.1", "10.0.0.3")
+	unknown := errors.New("not known")
+	r.renewed = func(context.Context) (map[packet.Packet]struct{}, error) { return nil, unknown }
+	before := len(f.rows)
+	if err := r.Remove(testContext(t), addrs("10.0.0.1", "fd00::1")); !errors.Is(err, unknown) || len(f.rows) != before {
+		t.Errorf("%v, %d of %d stay", err, len(f.rows), before)
+	}
+	renewed := make(map[packet.Packet]struct{})
+	for p, ends := range map[packet.Proto][][2]string{
+		packet.UDP:  {{"10.0.0.1:7", "10.0.0.2:53"}, {"10.0.0.1:8000", "10.0.0.2:53"}, {"10.0.0.2:53", "10.0.0.1:9"}},
+		packet.TCP:  {{"[fd00::2]:5", "[fd00::1]:80"}, {"10.0.0.1:10", "10.0.0.2:53"}},
+		packet.ICMP: {{"10.0.0.1:0", "10.0.0.3:0"}},
+	} {
+		for _, e := range ends {
+			renewed[packet.Packet{Proto: p, Src: netip.MustParseAddrPort(e[0]), Dst: netip.MustParseAddrPort(e[1])}] = struct{}{}
+		}
+	}
+	r.renewed = func(context.Context) (map[packet.Packet]struct{}, error) { return renewed, nil }
+	if err := r.Remove(testContext(t), addrs("10.0.0.1", "fd00::1")); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"UDP 10.0.0.1:7 -> 10.0.0.2:53", "UDP 10.0.0.1:8000 -> 10.0.0.2:53", "TCP [fd00::2]:5 -> [fd00::1]:80"}
+	if diff := cmp.Diff(want, f.firsts()); diff != "" {
+		t.Errorf("connections after the removal (-want +got):\n%s", diff)
 	}
 }
 
@@ -229,7 +267,7 @@ func TestKernelListsOnlyConnectionsOfTheAddress(t *testing.T) {
 		t.Skip("the kernel does not filter connections")
 	}
 	of := netip.MustParseAddr("10.0.0.7")
-	removal := removal{counter: r.removed, ends: map[netip.Addr]struct{}{of: {}}}
+	removal := removal{renewed: func() (map[packet.Packet]struct{}, error) { return nil, nil }, counter: r.removed, ends: map[netip.Addr]struct{}{of: {}}}
 	if err := r.remove(testContext(t), &removal, []netip.Addr{of}); err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func auditSelectRules(cfg Config) []string {
 	return rules
 }
 
-// auditInputRules follow inputRules.
+// auditInputRules follow toHostRules.
 func auditInputRules(cfg Config) []string {
 	if !cfg.audits() {
 		return nil

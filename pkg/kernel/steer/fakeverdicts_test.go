@@ -3,6 +3,7 @@ package steer
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -58,6 +59,39 @@ func (v *fakeVerdicts) list(ctx context.Context, each func(RememberedVerdict)) e
 	}
 	return nil
 }
+
+func (v *fakeVerdicts) renewed(ctx context.Context, each func(renewedKey)) error {
+	for _, f := range families {
+		listed, err := v.fake.ListElements(ctx, "set", familyName(renewedSet, f.ipv6))
+		if err != nil {
+			return err
+		}
+		for _, e := range listed {
+			src, dst := netip.MustParseAddr(e.Key[0]), netip.MustParseAddr(e.Key[1])
+			sport, _ := strconv.ParseUint(e.Key[3], 10, 16)
+			dport, _ := strconv.ParseUint(e.Key[4], 10, 16)
+			key := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{protocolByName[e.Key[2]], 0, 0, 0, byte(sport >> 8), byte(sport), 0, 0, byte(dport >> 8), byte(dport), 0, 0})
+			each(renewedKey{f.ipv6, string(key)})
+		}
+	}
+	return nil
+}
+
+func (v *fakeVerdicts) forgetRenewed(ctx context.Context, keys []renewedKey) error {
+	tx := v.fake.NewTransaction()
+	for _, k := range keys {
+		p, _ := k.opened()
+		for name, number := range protocolByName {
+			if number == byte(p.Proto) {
+				tx.Delete(&knftables.Element{Set: k.set(), Key: []string{p.Src.Addr().String(), p.Dst.Addr().String(), name, strconv.Itoa(int(p.Src.Port())), strconv.Itoa(int(p.Dst.Port()))}})
+			}
+		}
+	}
+	return v.fake.Run(ctx, tx)
+}
+
+// protocolByName are numbers of protocols by nft's names.
+var protocolByName = map[string]byte{"tcp": 6, "udp": 17}
 
 // protocolNames are nft's names of protocols.
 var protocolNames = map[packet.Proto]string{packet.TCP: "tcp", packet.UDP: "udp"}

@@ -23,10 +23,11 @@ const (
 const (
 	// lateTCP matches first segments that are not a plain SYN, see packet.StageOf. The flags are
 	// SYN, RST and ACK.
-	lateTCP = "tcp flags & 0x16 != 0x02 ct state new,related"
+	// Established ones get to the chains that decide if they may be of a predecessor.
+	lateTCP = "tcp flags & 0x16 != 0x02 ct state established,related,new"
 	// newSCTP matches late packets and those that open an association. The agent reads the chunk
 	// to distinguish them.
-	newSCTP = "meta l4proto sctp ct state new,related"
+	newSCTP = "meta l4proto sctp ct state established,related,new"
 )
 
 // decideChain returns the chain for packets that the agent decides.

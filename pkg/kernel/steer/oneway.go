@@ -43,15 +43,18 @@ func unmarkRule(cfg Config) string {
 
 // oneWaySets are the sets of one-way connections. Packets update their elements; the agent does not
 // write them.
-func oneWaySets() []*knftables.Set {
+func oneWaySets() []*knftables.Set { return connectionSets(oneWaySet, oneWaySize) }
+
+// connectionSets are sets of connections with a name for each family.
+func connectionSets(name string, size uint64) []*knftables.Set {
 	var sets []*knftables.Set
 	for _, f := range families {
 		addr := setSpec{ipv6: f.ipv6}.object().Type
 		sets = append(sets, &knftables.Set{
-			Name:  familyName(oneWaySet, f.ipv6),
+			Name:  familyName(name, f.ipv6),
 			Type:  addr + " . " + addr + " . inet_proto . inet_service . inet_service",
 			Flags: []knftables.SetFlag{knftables.DynamicFlag, knftables.TimeoutFlag},
-			Size:  knftables.PtrTo(uint64(oneWaySize)),
+			Size:  knftables.PtrTo(size),
 		})
 	}
 	return sets
@@ -63,12 +66,17 @@ func (f family) ends() string {
 	return fmt.Sprintf("%s saddr . %[1]s daddr . meta l4proto . th sport . th dport", f.ip)
 }
 
-// record returns the statement that adds a packet's connection or extends its time.
-func (f family) record() string {
-	return fmt.Sprintf("update %s { %s timeout %ds }", f.set(oneWaySet), f.ends(), oneWayFor/time.Second)
+// endsOfReply returns ends of the packet that the packet answers.
+func (f family) endsOfReply() string {
+	return fmt.Sprintf("%s daddr . %[1]s saddr . meta l4proto . th dport . th sport", f.ip)
 }
 
-// oneWayChains follow freshChain.
+// record returns the statement that adds a packet's connection to a set or extends its time.
+func (f family) record(set string, timeout time.Duration) string {
+	return fmt.Sprintf("update %s { %s timeout %ds }", f.set(set), f.ends(), timeout/time.Second)
+}
+
+// oneWayChains are the chains of one-way connections.
 func oneWayChains(cfg Config) []chain {
 	var record, pass []string
 	if !cfg.answers && cfg.EarlyUDP != EarlyOn {
@@ -79,8 +87,8 @@ func oneWayChains(cfg Config) []chain {
 		pass = append(pass, "meta l4proto sctp return") // see currentRules
 	}
 	for _, f := range families {
-		record = append(record, f.record())
-		pass = append(pass, fmt.Sprintf("%s %s %s goto %s", f.ends(), f.set(oneWaySet), f.record(), freshChain))
+		record = append(record, f.record(oneWaySet, oneWayFor))
+		pass = append(pass, fmt.Sprintf("%s %s %s accept", f.ends(), f.set(oneWaySet), f.record(oneWaySet, oneWayFor)))
 	}
 	return []chain{
 		{name: recordChain, rules: record},

@@ -110,7 +110,7 @@ func layoutNames(all []chain) map[string][]string {
 		names["set"] = append(names["set"], spec.name)
 	}
 	names["set"] = append(names["set"], holderSet)
-	for _, set := range oneWaySets() {
+	for _, set := range slices.Concat(oneWaySets(), renewedSets()) {
 		names["set"] = append(names["set"], set.Name)
 	}
 	names["set"] = append(names["set"], shareSetNames(all)...)

@@ -123,15 +123,15 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 		packet steertest.Packet
 		most   int
 	}{
-		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 12},
-		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 12},
-		{"from a bridge", pkt(v4, peer4, arrivingOn("cni0"), state(steertest.Established)), 13},
-		{"between pods of a bridge", pkt(v4b, v4, bridged, state(steertest.Established)), 14},
-		{"between pods of a bridge, IPv6", pkt(v6b, v6, bridged, state(steertest.Established)), 15},
-		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 18},
-		{"to the node, by an uplink", pkt(peer4, v4, arrivingOn("eth0"), toHost, state(steertest.Established)), 10},
-		{"to the node, by a pod", pkt(v6, peer6, arrivingOn("cali1"), toHost, state(steertest.Established)), 13},
-		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 24},
+		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 13},
+		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 13},
+		{"from a bridge", pkt(v4, peer4, arrivingOn("cni0"), state(steertest.Established)), 14},
+		{"between pods of a bridge", pkt(v4b, v4, bridged, state(steertest.Established)), 15},
+		{"between pods of a bridge, IPv6", pkt(v6b, v6, bridged, state(steertest.Established)), 16},
+		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 19},
+		{"to the node, by an uplink", pkt(peer4, v4, arrivingOn("eth0"), toHost, state(steertest.Established)), 11},
+		{"to the node, by a pod", pkt(v6, peer6, arrivingOn("cali1"), toHost, state(steertest.Established)), 14},
+		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 25},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := steertest.Trace(fake, tt.packet, nil)

@@ -13,7 +13,6 @@ const (
 	TableName = "kube-network-policies" // of family inet
 
 	currentChain  = "current"
-	freshChain    = "fresh" // accepts unless the connection may belong to a pod that had the address before
 	selectChain   = "select"
 	exemptChain   = "exempt"
 	divertChain   = "divert"
@@ -171,6 +170,7 @@ func tableSets(cfg Config) []*knftables.Set {
 	}
 	sets = append(sets, holderObject())
 	sets = append(sets, oneWaySets()...)
+	sets = append(sets, renewedSets()...)
 	if cfg.BlockMark != 0 {
 		sets = append(sets, overrideSets()...)
 	}
@@ -193,6 +193,7 @@ func tableSets(cfg Config) []*knftables.Set {
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
 	all = append(all, shareChains(cfg)...)
+	all = append(all, renewChains()...)
 	all = append(all, overrideChains(cfg)...)
 	all = append(all, lateChains(cfg)...)
 	all = append(all, rememberChains(cfg)...)
@@ -200,14 +201,15 @@ func chains(cfg Config) []chain {
 	all = append(all,
 		chain{name: exemptChain, rules: exemptRules(cfg)},
 		chain{name: selectChain, rules: append(selectRules(cfg), auditSelectRules(cfg)...)},
-		chain{name: freshChain, rules: freshRules()},
+		chain{name: toHostChain, rules: toHostRules(cfg)},
 		chain{name: currentChain, rules: currentRules(cfg)})
+	all = append(all, predecessorChains()...)
 	all = append(all, oneWayChains(cfg)...)
 	all = append(all,
 		chain{name: keepChain, rules: keepRules(cfg)},
-		postrouting.steer(slices.Concat(acceptAnswersRules(cfg), settledRules(cfg, closedChain), []string{"goto " + selectChain})...),
+		postrouting.steer(slices.Concat(acceptAnswersRules(cfg), settledRules(cfg, predecessorChain, closedChain), []string{"goto " + selectChain})...),
 		postrouting.accepted(acceptedRules(cfg)...),
-		input.steer(inputRules(cfg)...),
+		input.steer(append(settledRules(cfg, predecessorInputChain, inputChain), "goto "+toHostChain)...),
 		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
 		chain{
 			name:     blockedChain,
@@ -224,7 +226,7 @@ func chains(cfg Config) []chain {
 	if cfg.EarlyUDP == EarlyOn {
 		// Packets for the node itself and for IPVS are queued at the other hooks.
 		all = append(all,
-			prerouting.steer(append(settledRules(cfg, cutChain), earlyRules(cfg)...)...),
+			prerouting.steer(append(settledRules(cfg, "", cutChain), earlyRules(cfg)...)...),
 			prerouting.accepted(earlyAcceptedRules(cfg)...))
 	}
 	if cfg.ObserveQueue != 0 {
@@ -251,13 +253,20 @@ func observeChains(cfg Config) []chain {
 }
 
 // settledRules begin the chains that queue. Most packets, those of established connections, end here.
-// overrides is the chain for those with overrides.
-func settledRules(cfg Config, overrides string) []string {
+// predecessors is the chain for those of stale addresses, "" where a later hook decides them, and
+// overrides the one for those with overrides.
+func settledRules(cfg Config, predecessors, overrides string) []string {
 	// If one of our bits is set here, another program set it.
 	rules := []string{clearMark(cfg)}
 	if cfg.BlockMark != 0 {
 		// This precedes all rules that accept established connections, and is for both directions.
-		rules = append(rules, blockedRule(cfg), overridden+" jump "+overrides)
+		rules = append(rules, blockedRule(cfg))
+	}
+	if predecessors != "" {
+		rules = append(rules, ofStale+" jump "+predecessors)
+	}
+	if cfg.BlockMark != 0 {
+		rules = append(rules, overridden+" jump "+overrides)
 	}
 	return append(rules,
 		// Invalid packets do not match: they are queued like first packets.
@@ -295,8 +304,7 @@ const acceptListeners = "ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 
 // from another connection. Related ICMP errors do not open a connection.
 const expected = "ct state related meta l4proto != { icmp, icmpv6 }"
 
-// currentRules accept packets of accepted connections, unless the connection may belong to a pod that
-// had the address before.
+// currentRules accept packets of accepted connections.
 func currentRules(cfg Config) []string {
 	var rules []string
 	if cfg.SCTPPerPacket {
@@ -305,7 +313,7 @@ func currentRules(cfg Config) []string {
 		rules = append(rules, "meta l4proto sctp ct direction original return")
 	}
 	// This rule accepts almost every packet.
-	rules = append(rules, fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet),
+	rules = append(rules, "ct state != related accept",
 		// Connections that a helper expects must be accepted like any other: the ends of the
 		// first connection choose their ports.
 		expected+" return")
@@ -320,24 +328,13 @@ func currentRules(cfg Config) []string {
 			rules = append(rules, fmt.Sprintf("%s meta nfproto @%s %s saddr %s %s", match, checkedSet, f.ip, f.set(podsSet), mark))
 		}
 	}
-	return append(rules, "goto "+freshChain)
-}
-
-// freshRules accept packets of accepted connections, unless one of the addresses is stale.
-func freshRules() []string {
-	rules := []string{fmt.Sprintf("meta nfproto != @%s accept", staleFamiliesSet)}
-	for _, f := range families {
-		rules = append(rules,
-			fmt.Sprintf("%s saddr %s return", f.ip, f.set(staleSet)),
-			fmt.Sprintf("%s daddr %s return", f.ip, f.set(staleSet)))
-	}
 	return append(rules, "accept")
 }
 
-// inputRules queue packets to the node itself from the pods in hostSet, and from pods that may be too
+// toHostRules queue packets to the node itself from the pods in hostSet, and from pods that may be too
 // new to be known.
-func inputRules(cfg Config) []string {
-	rules := append(settledRules(cfg, inputChain), linkRules()...)
+func toHostRules(cfg Config) []string {
+	rules := linkRules()
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
 	}
@@ -395,6 +392,7 @@ func ownNodeRules(chain string) []string {
 		"iif != 0 goto " + chain,
 		// The user and the missing input interface are no criteria: not all probes run as root,
 		// and IPVS sends packets of other clients from here, too.
+		"fib saddr type local " + ofStale + " jump " + renewChain,
 		"fib saddr type local accept",
 		"goto " + chain,
 	}
@@ -468,6 +466,7 @@ func keepRules(cfg Config) []string {
 		fmt.Sprintf("ct state != related ct mark set ct mark | %#x", cfg.Mark),
 		fmt.Sprintf("%s ct mark set ct mark | %#x", expected, cfg.Mark),
 		fmt.Sprintf("meta mark set meta mark & %#x", ^(cfg.Mark | cfg.RememberMark)),
+		ofStale + " jump " + renewChain,
 		"ct state new,related meta l4proto != { icmp, icmpv6 } goto " + recordChain,
 	}
 }

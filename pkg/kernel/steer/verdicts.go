@@ -55,6 +55,10 @@ type verdictKernel interface {
 	deny(context.Context, []packet.Class, time.Duration) (full int, err error)
 	// list calls each for all verdicts.
 	list(context.Context, func(RememberedVerdict)) error
+	// renewed calls each for the elements of the sets of renewed connections, and forgetRenewed removes some,
+	// which need not exist.
+	renewed(ctx context.Context, each func(renewedKey)) error
+	forgetRenewed(context.Context, []renewedKey) error
 	// port returns the netlink port of its commits, 0 before the first one.
 	port() uint32
 }

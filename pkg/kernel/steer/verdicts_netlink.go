@@ -73,17 +73,34 @@ func (v *netlinkVerdicts) close() {
 func (v *netlinkVerdicts) forget(ctx context.Context, keys []verdictKey) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return removeElements(ctx, v, keys)
+}
+
+func (v *netlinkVerdicts) forgetRenewed(ctx context.Context, keys []renewedKey) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return removeElements(ctx, v, keys)
+}
+
+// elementKey is the key of an element.
+type elementKey interface {
+	set() string
+	appendTo(b []byte) []byte
+}
+
+// removeElements removes elements. They need not exist.
+func removeElements[K elementKey](ctx context.Context, v *netlinkVerdicts, keys []K) error {
 	for part := range slices.Chunk(keys, verdictBatch) {
-		if err := v.remove(ctx, part, 1); err != nil {
+		if err := removeSome(ctx, v, part, 1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// remove removes keys in one transaction. If that fails because some do not exist, it removes the rest
+// removeSome removes keys in one transaction. If that fails because some do not exist, it removes the rest
 // in smaller ones, because fewer elements expire during a small transaction.
-func (v *netlinkVerdicts) remove(ctx context.Context, keys []verdictKey, attempt int) error {
+func removeSome[K elementKey](ctx context.Context, v *netlinkVerdicts, keys []K, attempt int) error {
 	kind := uint16(nftMsgDestroySetElem)
 	if v.noDestroy {
 		kind = unix.NFT_MSG_DELSETELEM
@@ -94,9 +111,9 @@ func (v *netlinkVerdicts) remove(ctx context.Context, keys []verdictKey, attempt
 	}
 	if !v.noDestroy && failed[0] == unix.EINVAL {
 		v.noDestroy = true
-		return v.remove(ctx, keys, attempt)
+		return removeSome(ctx, v, keys, attempt)
 	}
-	var rest []verdictKey
+	var rest []K
 	for i, k := range keys {
 		switch err := failed[i]; {
 		case err == 0:
@@ -109,7 +126,7 @@ func (v *netlinkVerdicts) remove(ctx context.Context, keys []verdictKey, attempt
 		return fmt.Errorf("elements expired in each of %d attempts", attempt)
 	}
 	for part := range slices.Chunk(rest, max(len(keys)/4, smallBatch)) {
-		if err := v.remove(ctx, part, attempt+1); err != nil {
+		if err := removeSome(ctx, v, part, attempt+1); err != nil {
 			return err
 		}
 	}
@@ -208,13 +225,13 @@ func (v *netlinkVerdicts) message(what, flags uint16, set string) {
 }
 
 // element adds a message about one element. Unless timeout is 0, the element gets it and a counter.
-func (v *netlinkVerdicts) element(what, flags uint16, k verdictKey, timeout time.Duration) {
+func (v *netlinkVerdicts) element(what, flags uint16, k elementKey, timeout time.Duration) {
 	b := &v.batch
 	v.message(what, flags, k.set())
 	list := b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	element := b.Nest(unix.NFTA_LIST_ELEM)
 	key := b.Nest(unix.NFTA_SET_ELEM_KEY)
-	b.Append(unix.NFTA_DATA_VALUE, func(to []byte) []byte { return appendClass(to, k.class) })
+	b.Append(unix.NFTA_DATA_VALUE, k.appendTo)
 	b.End(key)
 	if timeout > 0 {
 		b.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(timeout.Milliseconds()))
@@ -226,6 +243,8 @@ func (v *netlinkVerdicts) element(what, flags uint16, k verdictKey, timeout time
 	b.End(element)
 	b.End(list)
 }
+
+func (k verdictKey) appendTo(b []byte) []byte { return appendClass(b, k.class) }
 
 // appendClass appends c as the key of an element. Each part is padded to 4 bytes.
 func appendClass(b []byte, c packet.Class) []byte {
@@ -252,31 +271,49 @@ func parseClass(key []byte) (c packet.Class, ok bool) {
 }
 
 func (v *netlinkVerdicts) list(ctx context.Context, each func(RememberedVerdict)) error {
+	parsers := make(map[string]func([]byte))
+	for _, set := range verdictSets {
+		parsers[set.name] = func(element []byte) {
+			if verdict, ok := set.parse(element); ok {
+				each(verdict)
+			}
+		}
+	}
+	return v.listSets(ctx, parsers)
+}
+
+func (v *netlinkVerdicts) renewed(ctx context.Context, each func(renewedKey)) error {
+	parsers := make(map[string]func([]byte))
+	for _, f := range families {
+		parsers[familyName(renewedSet, f.ipv6)] = func(element []byte) {
+			each(renewedKey{f.ipv6, string(attribute(element, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))})
+		}
+	}
+	return v.listSets(ctx, parsers)
+}
+
+// listSets passes each element of the sets with these names to their parsers.
+func (v *netlinkVerdicts) listSets(ctx context.Context, parsers map[string]func(element []byte)) error {
 	conn, err := v.reads.conn(ctx)
 	if err != nil {
 		return err
 	}
-	err = listVerdicts(conn, each)
+	raw, err := conn.SyscallConn()
+	buffer := make([]byte, dumpSize)
+	for name, parse := range parsers {
+		if err != nil {
+			break
+		}
+		if err = listSet(conn, raw, buffer, name, parse); err != nil {
+			err = fmt.Errorf("set %s: %w", name, err)
+		}
+	}
 	v.reads.release(conn, err)
 	return err
 }
 
-func listVerdicts(conn *netlink.Conn, each func(RememberedVerdict)) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	buffer := make([]byte, dumpSize)
-	for _, set := range verdictSets {
-		if err := listSet(conn, raw, buffer, set, each); err != nil {
-			return fmt.Errorf("set %s: %w", set.name, err)
-		}
-	}
-	return nil
-}
-
-func listSet(conn *netlink.Conn, raw syscall.RawConn, buffer []byte, set verdictSet, each func(RememberedVerdict)) error {
-	r, err := request(unix.NFPROTO_INET, unix.NFT_MSG_GETSETELEM, netlink.Dump, tableArgument, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, set.name))
+func listSet(conn *netlink.Conn, raw syscall.RawConn, buffer []byte, name string, parse func(element []byte)) error {
+	r, err := request(unix.NFPROTO_INET, unix.NFT_MSG_GETSETELEM, netlink.Dump, tableArgument, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, name))
 	if err != nil {
 		return err
 	}
@@ -296,9 +333,7 @@ func listSet(conn *netlink.Conn, raw syscall.RawConn, buffer []byte, set verdict
 				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body)))
 			case m.Kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWSETELEM && len(m.Body) >= nfgenLen:
 				for _, e := range nlattr.All(attribute(m.Body[nfgenLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-					if verdict, ok := set.parse(e); ok {
-						each(verdict)
-					}
+					parse(e)
 				}
 			}
 		}

@@ -127,13 +127,15 @@ func (c *crowd) change(t *testing.T, name, policy string, flows bool) {
 func (c *crowd) allow(t *testing.T, policy string) {
 	t.Helper()
 	c.change(t, "allowed", policy, true)
-	err := labtest.Within(t, func() bool {
-		out, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "set", "inet", "kube-network-policies", "overrides")
-		return err == nil && !strings.Contains(out, "elements")
-	})
-	if err != nil {
+	if err := labtest.Within(t, func() bool { return c.empty(t, "overrides") }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// empty reports whether a set of the first node has no elements.
+func (c *cluster) empty(t *testing.T, set string) bool {
+	out, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "set", "inet", "kube-network-policies", set)
+	return err == nil && !strings.Contains(out, "elements")
 }
 
 // start measures how long an agent takes from its start to end the stream, which policy denies.
@@ -149,20 +151,21 @@ func (c *crowd) start(t *testing.T, name, policy string) {
 }
 
 // succeed gives the address of the pod to another one, and measures the slowest of the connections that
-// it opens until the agent has removed those of its predecessor.
+// it opens while the agent removes those of its predecessor.
 func (c *crowd) succeed(t *testing.T, to netip.Addr) {
 	t.Helper()
 	next := labtest.NewPod("x/client@1 app=next")
 	next.Status, next.UID = c.Pods["x/client"].Object.Status, "another"
-	removed := func() float64 { return labtest.Metrics(t, c.agent).Sum("netpol_conntrack_removed_total") }
+	removed := func() bool {
+		return labtest.Metrics(t, c.agent).Sum("netpol_conntrack_removed_total") > 0 && c.empty(t, "stale-families")
+	}
 	c.Put(t, labtest.PodFile("x/client"), next)
 	var slowest time.Duration
 	end := time.Now().Add(labtest.ChangeTimeout)
-	for removing := false; !removing; {
-		removing = removed() > 0 // the next connection waits until all are
+	for !removed() {
 		begin := time.Now()
-		if !removing && begin.After(end) {
-			t.Fatal("no connection of the earlier pod is removed")
+		if begin.After(end) {
+			t.Fatal("the connections of the earlier pod are not removed")
 		}
 		conn, err := c.Hosts["x/client"].Dial(t.Context(), lab.TCP, netip.AddrPortFrom(to, 80))
 		if err != nil {

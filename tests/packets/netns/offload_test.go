@@ -187,7 +187,9 @@ var endings = map[string]ending{
 		next.Status, next.UID = c.Pods["x/web"].Object.Status, "another"
 		c.Put(t, labtest.PodFile("x/web"), next)
 		labtest.Until(t, agent, connections, func(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_removed_total") })
-		labtest.Until(t, agent, 0, func(m lab.Metrics) float64 { return -m.Sum("netpol_stale_addresses") })
+		if err := labtest.Within(t, func() bool { return c.empty(t, "stale-families") }); err != nil {
+			t.Fatal(err)
+		}
 	},
 }
 

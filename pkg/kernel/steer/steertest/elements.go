@@ -25,7 +25,11 @@ func (w *walk) key(t tokens) (key []string, family bool, err error) {
 // ends evaluates the lookup of a packet's addresses and ports in a set.
 func (w *walk) ends(t tokens) (bool, tokens, error) {
 	name, _ := strings.CutPrefix(t.at(14), "@")
-	m, err := w.hasElement(name, w.packet.ends()...)
+	p := w.packet
+	if t.at(1) == "daddr" {
+		p.Src, p.Dst, p.SrcPort, p.DstPort = p.Dst, p.Src, p.DstPort, p.SrcPort
+	}
+	m, err := w.hasElement(name, p.ends()...)
 	return m && w.packet.family() == t.at(0), t.skip(15), err
 }
 

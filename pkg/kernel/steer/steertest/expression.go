@@ -73,6 +73,7 @@ var expressions = []expression{
 	{"update * { * * limit rate * burst * packets }", (*walk).limit},
 	{"update * { * saddr . * daddr . meta l4proto . th sport . th dport timeout * }", (*walk).record},
 	{"* saddr . * daddr . meta l4proto . th sport . th dport *", (*walk).ends},
+	{"* daddr . * saddr . meta l4proto . th dport . th sport *", (*walk).ends},
 	{"* saddr . * daddr . meta l4proto . th dport *", (*walk).sent},
 	{"* daddr . * saddr . meta l4proto . th sport *", (*walk).answered},
 	{"* saddr . * daddr . * * . th dport *", (*walk).class},
