@@ -109,33 +109,6 @@ func TestDeniedConnectionsAreRefused(t *testing.T) {
 	t.Logf("%d SYNs for %d refused connections", sent.Count(), tries)
 }
 
-// TestNamespaceDecidesAnswers (DN-1, DN-2): the annotation of the namespace whose policy denies overrides
-// the flag.
-func TestNamespaceDecidesAnswers(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1", "z/out@1")
-	annotate := func(name, value string) {
-		ns := lab.NewNamespace(name, map[string]string{"ns": name})
-		ns.Annotations = map[string]string{"kube-network-policies.x-k8s.io/deny": value}
-		c.Put(t, "namespace-"+name, ns)
-	}
-	for _, name := range []string{"x", "y", "z"} {
-		annotate(name, "drop")
-	}
-	if err := c.Manifests.Put("cluster", c.Nodes[0].Object()); err != nil {
-		t.Fatal(err)
-	}
-	c.Start(t)
-	c.Apply(t, "policies", noneToX+noneFromZ)
-	c.Expect(t, labtest.No("y/db", "x/web", "tcp/80"), labtest.No("z/out", "y/db", "tcp/80"))
-
-	annotate("x", "reject")
-	c.Expect(t, labtest.Refused("y/db", "x/web", "tcp/80"), labtest.No("z/out", "y/db", "tcp/80"))
-
-	annotate("x", "drop")
-	annotate("z", "reject")
-	c.Expect(t, labtest.No("y/db", "x/web", "tcp/80"), labtest.Refused("z/out", "y/db", "tcp/80"), labtest.Refused("z/out", "x/web", "tcp/80"))
-}
-
 // TestBlockedConnectionsAreReset (DN-3): the ends of an established connection learn that a new policy denies it.
 func TestBlockedConnectionsAreReset(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "y/near@1", "y/far@2")

@@ -2,7 +2,6 @@ package netns
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,27 +14,6 @@ const (
 	answered = "packet_count"
 	failures = "netpol_failure_policy_packets_total"
 )
-
-// conntrackDrops returns how many packets a node dropped because its connection table was
-// full. Every packet in a queue has an entry there.
-func conntrackDrops(t *testing.T, node *lab.Node) int {
-	t.Helper()
-	text, err := node.ReadProc("stat/nf_conntrack")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	column := slices.Index(strings.Fields(lines[0]), "drop")
-	sum := 0
-	for _, line := range lines[1:] { // one line for each CPU, in hexadecimal
-		drops, err := strconv.ParseInt(strings.Fields(line)[column], 16, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum += int(drops)
-	}
-	return sum
-}
 
 // reassemblyFailures returns how many packets a node could not reassemble.
 func reassemblyFailures(t *testing.T, node *lab.Node) int {

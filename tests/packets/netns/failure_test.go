@@ -140,44 +140,6 @@ func deniedUDP(m lab.Metrics) float64 {
 	return m.Sum("packet_count", "protocol", "UDP", "verdict", "drop")
 }
 
-// TestFloodOfDeniedPackets sends denied packets at full speed. None is delivered, and each
-// is counted as denied or as lost because the queue was full.
-func TestFloodOfDeniedPackets(t *testing.T) {
-	const sent = 30000
-	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	agent := c.Start(t)[0]
-	sink, err := c.Hosts["x/web"].Sink(9999)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Enforce(t, agent, "policies", onlyDB)
-	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-	before, logged := labtest.Metrics(t, agent), len(agent.Log())
-	counter := labtest.NewCounter(t, c.Nodes[0], "udp dport 9999")
-
-	started := time.Now()
-	c.flood(t, "y/web", "x/web", 9999, sent)
-	took := time.Since(started)
-
-	accounted := func(m lab.Metrics) float64 {
-		return deniedUDP(m) - deniedUDP(before) + labtest.Lost(m) - labtest.Lost(before) + float64(conntrackDrops(t, c.Nodes[0]))
-	}
-	arrived := float64(counter.Arrived(t)) // a slow machine may lose some before
-	if got := labtest.Until(t, agent, arrived, accounted); got != arrived {
-		t.Errorf("of %d packets %v arrived at the node and %v are accounted for", sent, arrived, got)
-	}
-	if got := sink.Received(); got != 0 {
-		t.Errorf("%d denied packets were delivered", got)
-	}
-	if logs := agent.Log()[logged:]; logs != "" {
-		t.Errorf("the agent logs packets by default: %.500s", logs)
-	}
-	now := labtest.Metrics(t, agent)
-	t.Logf("%.0f packets a second; denied %v, dropped by the queue %v",
-		sent/took.Seconds(), labtest.Denied(now)-labtest.Denied(before), labtest.Lost(now)-labtest.Lost(before))
-	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "udp/80"))
-}
-
 // flood sends datagrams from several sockets as fast as it can.
 func (c *cluster) flood(t *testing.T, from, to string, port uint16, count int) {
 	t.Helper()
