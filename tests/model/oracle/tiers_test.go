@@ -2,11 +2,9 @@ package oracle
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
@@ -70,144 +68,6 @@ func TestTiers(t *testing.T) {
 			check(t, c, tcp("10.0.0.2", "10.0.0.1", 80), test.want)
 		})
 	}
-}
-
-// TestDirectionsAreIndependent: CN-3, ingress may deny what egress allows, and vice versa.
-func TestDirectionsAreIndependent(t *testing.T) {
-	const a, b = "10.0.0.1", "10.0.0.2"
-	pods := []any{pod("x/a", a, "app=a"), pod("x/b", b, "app=b")}
-	allowOut := anp(t, "out", `{priority: 1, subject: {namespaces: {}}, egress: [{action: Allow, to: [{namespaces: {}}]}]}`)
-	denyIn := anp(t, "in", `{priority: 2, subject: {pods: {podSelector: {matchLabels: {app: b}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)
-	check(t, world(append(pods, allowOut, denyIn)...), tcp(a, b, 80), false)
-	check(t, world(append(pods, allowOut, denyIn)...), tcp(b, a, 80), true)
-
-	allowIn := anp(t, "in", `{priority: 1, subject: {namespaces: {}}, ingress: [{action: Allow, from: [{namespaces: {}}]}]}`)
-	closed := policy(t, "x/closed", `{policyTypes: [Ingress, Egress]}`)
-	check(t, world(append(pods, allowIn, closed)...), tcp(a, b, 80), false)
-	check(t, world(append(pods, allowIn, allowOut, closed)...), tcp(a, b, 80), true)
-}
-
-// TestRulesInOrder: CN-2 and CN-6.
-func TestRulesInOrder(t *testing.T) {
-	const a, b = "10.0.0.1", "10.0.0.2"
-	c := world(pod("x/a", a, ""), pod("x/b", b, "app=b"), anp(t, "p", `{priority: 1, subject: {namespaces: {}}, ingress: [
-		{action: Allow, from: [{namespaces: {}}], ports: [{portNumber: {port: 80}}]},
-		{action: Deny, from: [{pods: {podSelector: {matchLabels: {app: b}}}}]},
-		{action: Allow, from: [{namespaces: {}}]}]}`))
-	check(t, c, tcp(b, a, 80), true)
-	check(t, c, tcp(b, a, 81), false)
-	check(t, c, tcp(a, b, 81), true)
-	check(t, c, tcp(outside, a, 81), true) // CN-6, CN-33: rules for pods do not match other addresses
-}
-
-func TestSubjects(t *testing.T) { // CN-9, CN-10
-	addresses := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "192.168.0.1"}
-	for _, test := range []struct {
-		name, subject string
-		want          string // the denied pods, one digit each
-	}{
-		{"all", `{namespaces: {}}`, "123"},
-		{"namespaces", `{namespaces: {matchLabels: {team: red}}}`, "2"},
-		{"NP-15 a namespace not known", `{namespaces: {matchExpressions: [{key: team, operator: DoesNotExist}]}}`, ""},
-		{"pods", `{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: a}}}}`, "13"},
-		{"pods, namespaceSelector absent", `{pods: {podSelector: {matchLabels: {app: a}}}}`, "13"},
-		{"pods of namespaces", `{pods: {namespaceSelector: {matchLabels: {team: blue}}, podSelector: {}}}`, "1"},
-		{"both selectors", `{pods: {namespaceSelector: {matchLabels: {team: red}}, podSelector: {matchLabels: {app: a}}}}`, ""},
-		{"NP-24 unreadable", `{pods: {podSelector: {matchLabels: {app: "!"}}}}`, ""},
-		{"NP-24 unreadable namespaces", `{namespaces: {matchLabels: {team: "!"}}}`, ""},
-		{"no field", `{}`, ""},
-		{"two fields", `{namespaces: {}, pods: {podSelector: {}}}`, ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			objects := []any{
-				namespace("x", "team=blue"), namespace("y", "team=red"), // z is unknown
-				pod("x/a", addresses[0], "app=a"), pod("y/b", addresses[1], "app=b"), pod("z/a", addresses[2], "app=a"),
-				pod("x/host", addresses[3], "app=a", hostNetwork),
-			}
-			const rules = `, egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}]}`
-			for _, p := range []any{
-				anp(t, "p", `{priority: 1, subject: `+test.subject+rules),
-				banp(t, "default", `{subject: `+test.subject+rules),
-				cnp(t, "p", `{tier: Admin, priority: 1, subject: `+test.subject+rules),
-			} {
-				t.Run(fmt.Sprintf("%T", p), func(t *testing.T) {
-					denied := ""
-					for i, addr := range addresses {
-						if !allowed(world(append(objects, p)...), tcp(addr, outside, 80)) {
-							denied += fmt.Sprint(i + 1)
-						}
-					}
-					if denied != test.want {
-						t.Errorf("%T, subject %s: denied are %q, want %q", p, test.subject, denied, test.want)
-					}
-				})
-			}
-		})
-	}
-}
-
-func TestHairpinOfAdministrators(t *testing.T) { // CN-19
-	const a, again = "10.0.0.1", "10.0.0.9"
-	self := pod("x/a", a+","+again, "")
-	closed := policy(t, "x/closed", `{policyTypes: [Ingress, Egress]}`)
-	ingress := policy(t, "x/closed", `{policyTypes: [Ingress]}`)
-	for _, test := range []struct {
-		name     string
-		policies []any
-		want     bool
-	}{
-		{"NetworkPolicy exempts", []any{closed}, true},
-		{"Admin does not", []any{anp(t, "p", "{priority: 1, "+decides("Deny"))}, false},
-		{"nor before NetworkPolicy", []any{anp(t, "p", "{priority: 1, "+decides("Deny")), closed}, false},
-		{"Pass to NetworkPolicy", []any{anp(t, "p", "{priority: 1, "+decides("Pass")), closed}, true},
-		{"Baseline does not", []any{banp(t, "default", "{"+decides("Deny"))}, false},
-		{"CN-5 Baseline behind NetworkPolicy", []any{banp(t, "default", "{"+decides("Deny")), closed}, true},
-		{"CN-5 by direction", []any{banp(t, "default", "{"+decides("Deny")), ingress}, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c := world(append(test.policies, self)...)
-			check(t, c, tcp(a, a, 80), test.want)
-			check(t, c, tcp(a, again, 80), test.want)
-		})
-	}
-}
-
-func TestOwnNode(t *testing.T) { // NP-31, CN-16
-	const a, own, bridge = "10.0.0.1", "192.168.0.1", "10.0.0.254"
-	closed := policy(t, "x/closed", `{policyTypes: [Ingress, Egress]}`)
-	denyTo := func(peers string) string {
-		return `subject: {namespaces: {}}, egress: [{action: Deny, to: ` + peers + `}]}`
-	}
-	for _, test := range []struct {
-		name     string
-		policies []any
-		want     bool
-	}{
-		{"NetworkPolicy never denies", []any{closed}, true},
-		{"nodes", []any{anp(t, "p", `{priority: 1, `+denyTo(`[{nodes: {}}]`)), closed}, false},
-		{"other nodes", []any{anp(t, "p", `{priority: 1, `+denyTo(`[{nodes: {matchLabels: {rack: two}}}]`))}, true},
-		{"networks", []any{cnp(t, "p", `{tier: Admin, priority: 1, `+denyTo(`[{networks: [192.168.0.0/24]}]`))}, false},
-		{"pods are not nodes", []any{anp(t, "p", `{priority: 1, `+denyTo(`[{namespaces: {}}]`))}, true},
-		{"Baseline", []any{banp(t, "default", `{`+denyTo(`[{nodes: {}}]`))}, false},
-		{"Baseline behind NetworkPolicy", []any{banp(t, "default", `{`+denyTo(`[{nodes: {}}]`)), closed}, true},
-		{"only egress is asked", []any{anp(t, "p", `{priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c := world(append(test.policies, node(here, own, ""), pod("x/a", a, ""))...)
-			checkQuery(t, c, Query{Packet: tcp(a, own, 80), ToHost: true}, test.want)
-		})
-	}
-	// An address of the node that its object does not show still belongs to the node.
-	c := world(closed, node(here, own, ""), pod("x/a", a, ""))
-	checkQuery(t, c, Query{Packet: tcp(a, bridge, 80), ToHost: true}, true)
-	checkQuery(t, c, Query{Packet: tcp(a, bridge, 80)}, false)
-	c = world(anp(t, "p", `{priority: 1, `+denyTo(`[{nodes: {}}]`)), node(here, own, ""), node("other", "192.168.0.9", ""), pod("x/a", a, ""))
-	for _, addr := range []string{bridge, "127.0.0.1", "255.255.255.255", "192.168.0.9"} {
-		checkQuery(t, c, Query{Packet: tcp(a, addr, 80), ToHost: true}, false)
-	}
-	c = world(anp(t, "p", `{priority: 1, `+denyTo(`[{nodes: {matchLabels: {rack: two}}}]`)), node(here, own, ""), node("other", "192.168.0.9", "rack=two"), pod("x/a", a, ""))
-	checkQuery(t, c, Query{Packet: tcp(a, "192.168.0.9", 80)}, false)
-	checkQuery(t, c, Query{Packet: tcp(a, "192.168.0.9", 80), ToHost: true}, true) // the evaluating node has this address as well
 }
 
 // TestUnknownLocalAddressAndAdministrators: NP-55 for administrators' policies, on either side.
@@ -284,36 +144,4 @@ func TestUnknownAddressElsewhere(t *testing.T) {
 	check(t, c, tcp(unknown, known, 80), true)
 	check(t, c, tcp("10.1.0.9", outside, 80), false)
 	check(t, c, tcp(known, unknown, 80), true)
-}
-
-func TestSelectedAddressesOfAdministrators(t *testing.T) {
-	c := world(
-		pod("x/a", "10.0.0.1", "app=a"), pod("x/b", "10.0.0.2", "app=b"), pod("x/c", "10.0.0.3", "app=c", onNode(there)),
-		anp(t, "p", `{priority: 1, subject: {pods: {podSelector: {matchLabels: {app: a}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`),
-		cnp(t, "q", `{tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Accept, to: [{domainNames: [example.com]}]}]}`),
-		cnp(t, "r", `{tier: Admin, priority: 1, subject: {namespaces: {}}}`), // CN-6
-		anp(t, "s", `{priority: 1, subject: {pods: {podSelector: {matchLabels: {app: b}}}}, egress: [{action: Deny, to: [{nodes: {}}]}]}`),
-		anp(t, "t", `{priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{namespaces: {}}]}, {action: Pass, to: [{networks: [0.0.0.0/0]}]}]}`),
-		banp(t, "other", "{"+decides("Deny")),
-	)
-	for _, tc := range []struct {
-		name string
-		got  []netip.Addr
-		want string
-	}{
-		{"ingress", SelectedAddresses(c, here, networkingv1.PolicyTypeIngress), "[10.0.0.1]"},
-		{"egress", SelectedAddresses(c, here, networkingv1.PolicyTypeEgress), "[10.0.0.1 10.0.0.2]"},
-		{"names", SelectedForNames(c, there), "[10.0.0.3]"},
-		{"to the host", SelectedToHost(c, here), "[10.0.0.2]"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if got := fmt.Sprint(tc.got); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
-			}
-		})
-	}
-	c.DomainNames = false // CN-31
-	if got := SelectedForNames(c, here); len(got) > 0 {
-		t.Errorf("domain names are off, and %v ask for them", got)
-	}
 }

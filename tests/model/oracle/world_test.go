@@ -1,16 +1,13 @@
 package oracle
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/yaml"
 
@@ -22,7 +19,7 @@ import (
 const here, there = "here", "there"
 
 // outside is an address that belongs to no pod or node of the cluster.
-const outside, outside6 = "203.0.113.9", "2001:db8::9"
+const outside = "203.0.113.9"
 
 // world builds a cluster from its objects, with all feature gates enabled.
 func world(objects ...any) Cluster {
@@ -44,13 +41,8 @@ func labels(text string) map[string]string {
 	return m
 }
 
-func namespace(name, labelText string) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(labelText)}}
-}
-
 // pod returns a running pod on node here; name is namespace/name and ips are separated by commas.
-// Mutations are applied to it.
-func pod(name, ips, labelText string, mutations ...func(*corev1.Pod)) *corev1.Pod {
+func pod(name, ips, labelText string) *corev1.Pod {
 	ns, name, _ := strings.Cut(name, "/")
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: labels(labelText)},
@@ -60,58 +52,7 @@ func pod(name, ips, labelText string, mutations ...func(*corev1.Pod)) *corev1.Po
 	for ip := range strings.SplitSeq(ips, ",") {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
-	for _, mutate := range mutations {
-		mutate(p)
-	}
 	return p
-}
-
-func onNode(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.NodeName = name }
-}
-
-func hostNetwork(p *corev1.Pod) { p.Spec.HostNetwork = true }
-
-func phase(ph corev1.PodPhase) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Status.Phase = ph }
-}
-
-func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1000, 0)} }
-
-func created(second int64, uid types.UID) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.CreationTimestamp, p.UID = metav1.Unix(second, 0), uid
-	}
-}
-
-// container declares the ports of a container, each as "name=TCP:80".
-func container(ports ...string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, containerOf(ports)) }
-}
-
-// initContainer is like container; restart is empty or Always.
-func initContainer(restart corev1.ContainerRestartPolicy, ports ...string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		c := containerOf(ports)
-		if restart != "" {
-			c.RestartPolicy = &restart
-		}
-		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
-	}
-}
-
-func containerOf(ports []string) corev1.Container {
-	var c corev1.Container
-	for _, text := range ports {
-		name, rest, _ := strings.Cut(text, "=")
-		protocol, number, _ := strings.Cut(rest, ":")
-		port := corev1.ContainerPort{Name: name, Protocol: corev1.Protocol(protocol)}
-		if _, err := fmt.Sscan(number, &port.ContainerPort); err != nil {
-			panic(err)
-		}
-		c.Ports = append(c.Ports, port)
-	}
-	return c
 }
 
 // policy returns the NetworkPolicy namespace/name with this spec.
@@ -184,6 +125,3 @@ func checkQuery(t *testing.T, c Cluster, q Query, want bool) {
 		t.Errorf("%+v: got %v, want allowed = %v", q, got, want)
 	}
 }
-
-// allowed reports whether node here allows a packet.
-func allowed(c Cluster, p packet.Packet) bool { return Evaluate(c, here, Query{Packet: p}).Allowed() }
