@@ -115,8 +115,6 @@ func (a *agent) newDecisions() (err error) {
 		FailOpenUnknownPacket: a.cfg.FailOpen.UnknownPacket,
 		Learned:               a.names.learned(),
 		Routes:                a.steering,
-		Why:                   a.names.why(),
-		LogDenied:             a.cfg.LogDenied,
 		Logger:                klog.LoggerWithName(a.logger, "enforce"),
 		Registerer:            a.reg,
 	}
@@ -131,6 +129,9 @@ func (a *agent) newDecisions() (err error) {
 		AuditOnly:   a.cfg.Audit,
 		State:       a.state,
 		Registerer:  a.reg,
+	}
+	if a.cfg.LogDenied {
+		recording.Logger = klog.LoggerWithName(a.logger, "denials")
 	}
 	if a.cfg.RememberVerdicts != 0 {
 		a.verdicts = a.newVerdictCache()

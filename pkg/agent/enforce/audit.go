@@ -6,10 +6,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// audits logs the verdicts that audited policies would give. It never changes the verdict of
-// a packet.
+// audits evaluates audited policies. It never changes the verdict of a packet.
 type audits struct {
-	log       *denialLog
 	undecided prometheus.Counter
 }
 
@@ -38,11 +36,5 @@ func (a *audits) evaluate(s *policy.Snapshot, q policy.Query, d policy.Decision)
 		a.undecided.Inc() // audited policies must not delay the packet
 		return would, false
 	}
-	if would.Action == d.Action {
-		return would, false
-	}
-	if !would.Allowed() {
-		a.log.denied(q.Packet, would, s)
-	}
-	return would, true
+	return would, would.Action != d.Action
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
@@ -43,9 +44,6 @@ type Config struct {
 	Learned policy.Learned
 	// Routes are the routes of the node. Nil knows none.
 	Routes policy.Routes
-	// Why returns why no learned name allows a packet that egress denied at that time, "" if no
-	// name would. It is called for packets that are logged. Nil explains nothing.
-	Why func(s *policy.Snapshot, q policy.Query, at time.Time) string
 	// Verdicts records lasting decisions, so that the kernel need not ask again. If it is
 	// nil, the kernel asks for every connection.
 	Verdicts Verdicts
@@ -55,10 +53,8 @@ type Config struct {
 	// its verdict is sent. eitherWay reports that either end may have opened its connection.
 	// Accepted may be nil.
 	Accepted func(p packet.Packet, eitherWay bool)
-	// LogDenied logs denied packets, at most ten a second, and every ten seconds how many
-	// were not logged. Packets that audited policies would deny have a separate limit.
-	LogDenied bool
-	// Logger receives the packet log. Its zero value logs nothing.
+	// Logger receives a line for each packet at level 4, and one for packets that cannot be parsed,
+	// at most every ten seconds. Its zero value logs nothing.
 	Logger klog.Logger
 	// Registerer receives the metrics of this package.
 	Registerer prometheus.Registerer
@@ -81,19 +77,17 @@ type Enforcer struct {
 	unknown    atomic.Pointer[map[netip.Addr]struct{}]
 	interfaces atomic.Pointer[Interfaces]
 	metrics    *metrics
-	denials    *denialLog
+	unparsed   rate.Sometimes // bounds the log
 	audits     *audits
 	sources    *newcomers
 }
 
 // New returns an Enforcer without a snapshot.
 func New(cfg Config) *Enforcer {
-	e := &Enforcer{cfg: cfg, metrics: newMetrics(cfg.Registerer), audits: newAudits(cfg.Registerer), sources: newNewcomers()}
-	if cfg.LogDenied {
-		e.denials = newDenialLog(cfg.Logger, deniedMessages)
-		e.audits.log = newDenialLog(cfg.Logger, auditedMessages)
+	return &Enforcer{
+		cfg: cfg, metrics: newMetrics(cfg.Registerer), audits: newAudits(cfg.Registerer), sources: newNewcomers(),
+		unparsed: rate.Sometimes{First: 1, Interval: 10 * time.Second},
 	}
-	return e
 }
 
 // Swap makes s the snapshot that decides packets from now on.
@@ -208,9 +202,6 @@ func (e *Enforcer) CountRemembered(c packet.Class, d policy.Decision, packets ui
 	if s == nil {
 		return
 	}
-	if !d.Allowed() {
-		e.denials.remembered(c, s, packets)
-	}
 	if e.cfg.Flows != nil {
 		e.cfg.Flows.Remembered(c, d, s, packets)
 	}
@@ -218,9 +209,7 @@ func (e *Enforcer) CountRemembered(c packet.Class, d policy.Decision, packets ui
 
 func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly bool, at time.Time) Result {
 	if parseErr != nil {
-		if !auditOnly {
-			e.denials.unparsable(parseErr)
-		}
+		e.unparsed.Do(func() { e.cfg.Logger.Info("Packet cannot be parsed", "reason", parseErr.Error()) })
 		return e.metrics.failure(unparsable, auditOnly || e.cfg.FailOpenUnknownPacket)
 	}
 	s := e.snapshot.Load() // loaded once, so that both directions are evaluated with the same snapshot
@@ -363,9 +352,6 @@ func (e *Enforcer) conclude(v *evaluation, s *policy.Snapshot, in *Input, auditO
 	if d.Direction == policy.Egress && s.NamesRefused(v.query) {
 		e.metrics.namesRefused.Inc()
 	}
-	if e.denials.admits(p, s) {
-		e.denials.log(*p, *d, s, e.why(v, s, at)...)
-	}
 	return v.answered(Drop, s, in)
 }
 
@@ -376,18 +362,6 @@ func (v *evaluation) answered(r Result, s *policy.Snapshot, in *Input) Result {
 		return Reject
 	}
 	return r
-}
-
-// why returns what the log says of domain names that might have allowed a denied packet.
-func (e *Enforcer) why(v *evaluation, s *policy.Snapshot, at time.Time) []any {
-	if e.cfg.Why == nil || v.Direction != policy.Egress {
-		return nil
-	}
-	why := e.cfg.Why(s, v.query, at)
-	if why == "" {
-		return nil
-	}
-	return []any{"names", why}
 }
 
 // noteKnown ends the windows of addresses whose pod is known by now. It is called for packets
@@ -467,10 +441,6 @@ func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snaps
 		}
 		return e.late(p, d)
 	}
-	r := e.metrics.failure(failure, open)
-	if r == Drop {
-		e.denials.denied(p, d, s)
-	}
 	e.record(&p, &d, s, nil, at)
-	return r
+	return e.metrics.failure(failure, open)
 }

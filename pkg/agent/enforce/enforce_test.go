@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -83,7 +84,6 @@ func TestDecide(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			reg := prometheus.NewPedanticRegistry()
 			tc.cfg.Registerer = reg
-			tc.cfg.LogDenied = true
 			tc.cfg.Logger = logr.Discard()
 			var accepted, want []packet.Packet
 			tc.cfg.Accepted = func(p packet.Packet, _ bool) { accepted = append(accepted, p) }
@@ -168,38 +168,6 @@ func TestRefusedNamesAreCounted(t *testing.T) {
 				t.Errorf("counted %v, want %v", got, tc.refused)
 			}
 		})
-	}
-}
-
-// The log has the reason why no domain name allowed a packet, which is not searched for packets that
-// are not logged.
-func TestLoggedDenialsSayWhy(t *testing.T) {
-	var lines []string
-	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	asked := 0
-	why := "a.test expired 40 s ago"
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger, LogDenied: true, Why: func(s *policy.Snapshot, q policy.Query, at time.Time) string {
-		asked++
-		if s == nil || q.Packet.Src.Addr() != open || at.IsZero() {
-			t.Errorf("asked about %v at %v", q.Packet, at)
-		}
-		return why
-	}})
-	e.Swap(guarded(open))
-	in := Input{Payload: tcp(open, nodeNet.Addr().Next(), 80)}
-	e.Decide(in)
-	why = ""
-	for range 100 {
-		e.Decide(in)
-	}
-
-	if asked != len(lines) || asked > denialsPerSource {
-		t.Errorf("asked %d times for %d lines", asked, len(lines))
-	}
-	for i, line := range lines {
-		if strings.Contains(line, `"names"="a.test expired 40 s ago"`) != (i == 0) {
-			t.Errorf("line %d is %s", i, line)
-		}
 	}
 }
 
@@ -330,17 +298,24 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestNothingIsLoggedByDefault(t *testing.T) {
-	var lines []string
-	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger})
-	e.Swap(snapshot())
-	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), {0xff}} {
-		e.Decide(Input{Payload: payload, Last: true})
-	}
-	if len(lines) > 0 {
-		t.Errorf("logged %q", lines)
-	}
+// Whoever sends what cannot be parsed chooses how often.
+func TestUnparsablePacketsAreLoggedEveryTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines []string
+		logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+		e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger})
+		e.Swap(snapshot())
+		for want := range 2 {
+			for range 100 {
+				e.Decide(Input{Payload: tcp(open, isolated, 81)}) // denied
+				e.Decide(Input{Payload: []byte{0xff}})
+			}
+			if len(lines) != want+1 || !strings.Contains(lines[want], `"msg"="Packet cannot be parsed" "reason"=`) {
+				t.Fatalf("logged %q, want %d lines", lines, want+1)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
 }
 
 func BenchmarkDecide(b *testing.B) {

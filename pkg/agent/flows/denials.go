@@ -1,22 +1,13 @@
 package flows
 
 import (
-	"net/netip"
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-const (
-	// maxDenials is how many denials are recorded. A further one replaces the oldest.
-	maxDenials = 512
-	// denialsPerSource is how many denials of one source are recorded in a denialInterval.
-	denialInterval   = 10 * time.Second
-	denialsPerSource = 5
-	// denialSources is how many sources are distinguished in an interval. All further ones
-	// count as one.
-	denialSources = 1024
-)
+// maxDenials is how many denials are recorded. A further one replaces the oldest.
+const maxDenials = 512
 
 // denial is one denied packet.
 type denial struct {
@@ -28,55 +19,41 @@ type denial struct {
 	why      string // see Config.Why
 }
 
-// denials holds the latest denied packets, a bounded number per source and interval. It is
-// not safe for concurrent use.
+// denials holds the latest denied packets. It is not safe for concurrent use.
 type denials struct {
-	epoch    time.Time // the zero of all times
-	latest   []denial  // a ring once it is full
-	next     int       // index of the oldest of latest, which the next one replaces
-	begun    time.Duration
-	sources  map[netip.Addr]int // denials recorded in this interval
-	withheld uint64             // denied packets that were not recorded
+	latest []denial // a ring once it is full
+	next   int      // index of the oldest of latest, which the next one replaces
 }
 
-func newDenials(epoch time.Time) *denials {
-	return &denials{epoch: epoch, sources: make(map[netip.Addr]int)}
-}
-
-// add records the first packet of d, and returns its denial, if its source has a share left.
-// Otherwise it returns nil. learned resolves names, and number is that of the change.
-func (l *denials) add(d *decided, learned policy.Learned, number uint64) *denial {
-	at := d.first.Sub(l.epoch)
-	if at-l.begun >= denialInterval {
-		l.begun = at
-		clear(l.sources)
+// deny records and logs the first packet of d, if there is room for it. f is its flow, nil if that
+// was lost. The caller holds r.mu.
+func (r *Recorder) deny(d *decided, f *flow) {
+	if !r.denied.admits(d) {
+		return
 	}
-	source := d.responsible()
-	n, known := l.sources[source]
-	if !known && len(l.sources) >= denialSources {
-		source = netip.Addr{}
-		n = l.sources[source]
-	}
-	if n >= denialsPerSource {
-		l.withheld += d.count
-		return nil
-	}
-	l.withheld += d.count - 1
-	l.sources[source] = n + 1
 	from, to := d.ends()
-	return l.put(denial{key: keyOf(d, from, to, learned), from: podOf(from), to: podOf(to), srcPort: d.packet.Src.Port(), at: at, changed: number})
+	why := ""
+	if r.cfg.Why != nil && d.decision.Direction == policy.Egress {
+		why = r.cfg.Why(d.snapshot, policy.Query{Packet: d.packet, Defer: true}, d.first)
+		if f != nil {
+			f.why = why
+		}
+	}
+	r.denials.put(denial{
+		key: keyOf(d, from, to, r.cfg.Learned), from: podOf(from), to: podOf(to), srcPort: d.packet.Src.Port(),
+		at: d.first.Sub(r.epoch), changed: r.table.next(), why: why,
+	})
+	r.denied.log(d, &d.decision, d.snapshot, why)
 }
 
-// put records d. The result is valid until the next call.
-func (l *denials) put(d denial) *denial {
+// put records d.
+func (l *denials) put(d denial) {
 	if len(l.latest) < maxDenials {
 		l.latest = append(l.latest, d)
-		return &l.latest[len(l.latest)-1]
+		return
 	}
-	at := &l.latest[l.next]
-	*at = d
+	l.latest[l.next] = d
 	l.next = (l.next + 1) % maxDenials
-	return at
 }
 
 // ordered returns the denials that changed after since, the oldest first.

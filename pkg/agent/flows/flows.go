@@ -2,12 +2,12 @@ package flows
 
 import (
 	"context"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -22,6 +22,10 @@ type Config struct {
 	Node string
 	// Learned holds the domain names that pods have resolved. It may be nil.
 	Learned policy.Learned
+	// Logger receives a line for each recorded denial, one for each packet that audited policies
+	// would deny, with a limit of its own, and every ten seconds how many got none. Its zero value
+	// logs nothing.
+	Logger klog.Logger
 	// Why returns why no learned name allows a packet that egress denied at that time, "" if no
 	// name would. It is called for recorded denials. Nil explains nothing.
 	Why func(s *policy.Snapshot, q policy.Query, at time.Time) string
@@ -56,9 +60,11 @@ type Recorder struct {
 
 	mu      sync.Mutex
 	table   *table
-	denials *denials
-	decided rules // by policies
-	audited rules // by audited policies, where their verdict differs
+	denials denials
+	denied  *denialLog
+	would   *denialLog // packets that pass because the policies that would deny them are only audited
+	decided rules      // by policies
+	audited rules      // by audited policies, where their verdict differs
 }
 
 // New returns a Recorder without records.
@@ -67,7 +73,8 @@ func New(cfg Config) *Recorder {
 	r.recent.seed, r.recent.epoch = r.buffer.seed, r.epoch
 	r.since = func() time.Duration { return time.Since(r.epoch) }
 	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
-	r.denials = newDenials(r.epoch)
+	r.denied = newDenialLog(cfg.Logger, r.epoch, "Packet denied", "Denied packets were not logged")
+	r.would = newDenialLog(cfg.Logger, r.epoch, "Packet would be denied by audited policies", "Packets that audited policies would deny were not logged")
 	r.decided, r.audited = make(rules), make(rules)
 	cfg.Registerer.MustRegister(ruleMetrics{r})
 	return r
@@ -94,9 +101,10 @@ func (r *Recorder) Remembered(c packet.Class, d policy.Decision, s *policy.Snaps
 	if p := c.Packet(); p.Proto == packet.UDP && d.Allowed() {
 		r.recent.add(&p, now)
 	}
-	r.add(&decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets})
+	all := &decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets}
+	r.add(all)
 	if !d.Allowed() {
-		r.denials.withheld += packets
+		r.denied.withhold(all)
 	}
 }
 
@@ -107,6 +115,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			r.drain() // logs the last denials
 			return nil
 		case <-r.buffer.half:
 		case <-tick.C:
@@ -121,23 +130,16 @@ func (r *Recorder) drain() {
 	defer r.mu.Unlock()
 	r.buffer.drain(func(d *decided) {
 		f := r.add(d)
-		if !d.decision.Allowed() {
+		switch {
+		case !d.decision.Allowed():
 			r.deny(d, f)
+		case d.audited && r.would.logger.Enabled() && r.would.admits(d):
+			r.would.log(d, &d.would, d.snapshot.Audit(), "")
 		}
 	})
-}
-
-// deny records a denied packet of the flow f, which is nil if the flow was lost. The caller holds
-// r.mu.
-func (r *Recorder) deny(d *decided, f *flow) {
-	denied := r.denials.add(d, r.cfg.Learned, r.table.next())
-	if denied == nil || r.cfg.Why == nil || d.decision.Direction != policy.Egress {
-		return
-	}
-	denied.why = r.cfg.Why(d.snapshot, policy.Query{Packet: d.packet, Defer: true}, d.first)
-	if f != nil {
-		f.why = denied.why
-	}
+	now := r.since()
+	r.denied.tick(now)
+	r.would.tick(now)
 }
 
 // lost returns how many decisions are in no flow. The caller holds r.mu.
@@ -156,11 +158,11 @@ func (r *Recorder) add(d *decided) *flow {
 	return f
 }
 
-// responsible returns the address that a flow counts for: the source if it is a pod, else the
-// destination, because a sender outside the cluster can choose its address.
-func (d *decided) responsible() netip.Addr {
-	if from := d.packet.Src.Addr(); d.snapshot.Endpoint(from) != nil {
-		return from
+// blamed returns the end that d counts for, and its pod.
+func (d *decided) blamed() (blamed, *policy.Endpoint) {
+	from, to := d.ends()
+	if from != nil {
+		return blamed{d.packet.Src.Addr(), true}, from
 	}
-	return d.packet.Dst.Addr()
+	return blamed{addr: d.packet.Dst.Addr()}, to
 }

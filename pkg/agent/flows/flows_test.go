@@ -594,10 +594,11 @@ func TestMemoryHasABound(t *testing.T) {
 func TestDenialsOfOneSourceAreFew(t *testing.T) {
 	r, _, _ := newRecorder()
 	s := clusterOf(2)
-	for i := range 100 {
-		decide(r, tcp(web, db, uint16(i)), denied, s, 0)
+	for i := range 100 { // in five seconds
+		decide(r, tcp(web, db, uint16(i)), denied, s, time.Duration(i)*50*time.Millisecond)
+		r.drain()
 	}
-	decide(r, tcp(other, db, 1), denied, s, 0)
+	decide(r, tcp(other, db, 1), denied, s, 5*time.Second)
 	count := func() map[string]int {
 		n := map[string]int{}
 		for _, rec := range r.Read(Filter{}) {
@@ -616,10 +617,12 @@ func TestDenialsOfOneSourceAreFew(t *testing.T) {
 	}
 	for i := range 2 * denialSources { // more sources than are distinguished, and records
 		from := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		r.denials.add(&decided{packet: *tcp(outside, from, 1), decision: denied, snapshot: s, count: 1, first: r.epoch.Add(denialInterval)}, nil, r.table.next())
+		d := &decided{packet: *tcp(outside, from, 1), decision: denied, snapshot: s, count: 1, first: r.epoch.Add(denialInterval)}
+		r.denied.admits(d)
+		r.denials.put(denial{key: keyOf(d, nil, nil, nil), changed: r.table.next()})
 	}
-	if len(r.denials.sources) != denialSources+1 || len(r.denials.latest) != maxDenials {
-		t.Errorf("%d sources, %d denials", len(r.denials.sources), len(r.denials.latest))
+	if len(r.denied.sources) != denialSources+1 || len(r.denials.latest) != maxDenials {
+		t.Errorf("%d sources, %d denials", len(r.denied.sources), len(r.denials.latest))
 	}
 	if got := r.denials.ordered(0); got[len(got)-1].changed <= got[0].changed || len(got) != maxDenials {
 		t.Errorf("denials are not the latest in order")

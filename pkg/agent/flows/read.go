@@ -153,7 +153,7 @@ func (r *Recorder) summary() *Summary {
 	late := r.late.Load()
 	return &Summary{
 		Cursor: r.cursor(), Flows: len(r.table.flows), MaxFlows: r.table.room, AuditOnly: r.cfg.AuditOnly,
-		Evicted: r.table.evicted, Lost: r.lost(), Withheld: r.denials.withheld, Late: &late,
+		Evicted: r.table.evicted, Lost: r.lost(), Withheld: r.denied.total, Late: &late,
 	}
 }
 

@@ -130,7 +130,8 @@ func (t *table) next() uint64 {
 // add counts d in its flow, and returns it. It returns nil if there is no room for a new one.
 func (t *table) add(d *decided, learned policy.Learned) *flow {
 	from, to := d.ends()
-	source := d.responsible()
+	end, _ := d.blamed()
+	source := end.addr
 	first, last := d.first.Sub(t.epoch), d.last.Sub(t.epoch)
 	if src := t.sources[source]; src != nil && d.mayHaveOutside(from, to) && !src.searched.allows(last, maxSearches) {
 		t.lost += d.count
