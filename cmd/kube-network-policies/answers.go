@@ -37,7 +37,7 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 		return err
 	}
 	writer := holder.New(apiclient.Leases(coordination, namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
-	access := &httpserver.Access{Client: writer.Check}
+	access := &httpserver.Access{Client: writer.Check, Named: writer.Named}
 	cfg.Answers.Access = access
 	certificate, err := tlskey.OfAgent(cfg.NodeName, keyFile)
 	if err != nil {

@@ -62,7 +62,16 @@ func New(leases Leases, logger klog.Logger) *Holder {
 // Check returns nil if a certificate has the key that the Lease names, for Client of
 // httpserver.Access. It reads the Lease if the key is unknown.
 func (h *Holder) Check(ctx context.Context, c *x509.Certificate) error {
-	key := tlskey.Of(c)
+	return h.check(ctx, tlskey.Of(c))
+}
+
+// Named reports whether a server name has the key that the Lease names, for Named of httpserver.Access.
+func (h *Holder) Named(ctx context.Context, serverName string) bool {
+	key, ok := tlskey.InServerName(serverName)
+	return ok && h.check(ctx, key) == nil
+}
+
+func (h *Holder) check(ctx context.Context, key tlskey.Key) error {
 	if h.holds(key, fresh) {
 		return nil
 	}

@@ -99,6 +99,28 @@ func TestHolderMayAsk(t *testing.T) {
 	})
 }
 
+// A server name with the key of the holder is known, and reads the Lease as a key does.
+func TestNamesOfTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leases{}
+		l.hold(first)
+		h := New(l, klog.Background())
+		named := func(c *x509.Certificate) bool { return h.Named(t.Context(), tlskey.ServerName([16]byte{}, c)) }
+		if named(second) || !named(first) || h.Named(t.Context(), "agent") || h.Named(t.Context(), "") {
+			t.Error("another name than the holder's is known, or its own is not")
+		}
+		l.hold(second)
+		if named(second) {
+			t.Error("the Lease is read again at once")
+		}
+		time.Sleep(bounds.LeaseInterval)
+		if !named(second) {
+			t.Error("a new holder is not known")
+		}
+		l.wantReads(t, 2)
+	})
+}
+
 // A former holder is refused once its successor has asked, or after a time.
 func TestFormerHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -25,6 +25,9 @@ type Access struct {
 	// there are no tokens: clients need TLS 1.3 and a certificate, and Client is called after they have
 	// proved the key. It has a few seconds.
 	Client func(ctx context.Context, certificate *x509.Certificate) error
+	// Named reports whether a client of Client may be the one that names the server so. Who shares its
+	// address takes no turns of such a client before it has proved its key. Nil recognizes none.
+	Named func(ctx context.Context, serverName string) bool
 	// Streams reports whether a client of Client listens to streams: it has one connection, and each
 	// is closed for a new one if there are too many. Other clients have places of their own.
 	Streams func(certificate *x509.Certificate) bool

@@ -93,7 +93,10 @@ type keyServer struct {
 	served  int
 }
 
-const agentsName = "agent of "
+const (
+	agentsName  = "agent of "
+	namedWriter = ".key-of-the-writer" // the end of server names by which the writer may be known
+)
 
 // inKeyServer runs f with a keyServer in a bubble.
 func inKeyServer(t *testing.T, f func(*keyServer)) {
@@ -104,7 +107,7 @@ func inKeyServer(t *testing.T, f func(*keyServer)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- s.server.Run(ctx, s.pipes, &Access{Certificate: certificate, Client: s.check, Streams: isAgents})
+			done <- s.server.Run(ctx, s.pipes, &Access{Certificate: certificate, Client: s.check, Named: func(_ context.Context, name string) bool { return strings.HasSuffix(name, namedWriter) }, Streams: isAgents})
 		}()
 		f(s)
 		cancel()
@@ -267,9 +270,11 @@ func (s *keyServer) crowd(ctx context.Context, rate, addresses int, attack func(
 }
 
 // shake makes whole handshakes, with another server name than the writer's.
-func shake(certificate *tls.Certificate) func(net.Conn) {
+func shake(certificate *tls.Certificate) func(net.Conn) { return shakeWith(certificate, "guessed") }
+
+func shakeWith(certificate *tls.Certificate, name string) func(net.Conn) {
 	return func(conn net.Conn) {
-		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}, ServerName: "guessed"}
+		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*certificate}, ServerName: name}
 		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 		_ = tls.Client(conn, config).Handshake()
 		_, _ = io.Copy(io.Discard, conn)
@@ -366,6 +371,35 @@ func TestWhoSharesTheAddressOfTheWriter(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestTheNextWriterSharesAnAddress: unknown clients behind the address of the former writer keep a new one from no
+// question. Who repeats its name takes no turns of one that has proved its key.
+func TestTheNextWriterSharesAnAddress(t *testing.T) {
+	unknown, former, next := certificateOf(t, "unknown"), certificateOf(t, "former"), certificateOf(t, "next")
+	for name, tc := range map[string]struct {
+		attack func(net.Conn)
+		proved int // questions before the attack
+	}{
+		"closed at once":   {func(net.Conn) {}, 0},
+		"whole handshakes": {shake(unknown), 0},
+		"its name":         {shakeWith(unknown, "replayed"+namedWriter), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inKeyServer(t, func(s *keyServer) {
+				const shared = "192.0.2.10"
+				s.name, s.writer = "a"+namedWriter, former
+				s.wantAnswers(shared, 1)
+				s.name, s.writer = "b"+namedWriter, next
+				s.wantAnswers(shared, tc.proved)
+				ctx, cancel := context.WithCancel(s.t.Context())
+				go s.crowd(ctx, 500, 1, tc.attack, func(int) string { return shared })
+				time.Sleep(5 * time.Second)
+				s.wantAnswers(shared, 8)
+				cancel()
+			})
+		})
 	}
 }
 

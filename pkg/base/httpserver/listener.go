@@ -143,7 +143,7 @@ func (l *listener) groupOf(c *connection) (*group, client) {
 }
 
 // recognize has a connection from where a key was proved lately wait for its handshake: apart from others
-// at the address if it names the server as when it proved the key.
+// at the address if it names the server as when it proved the key, or as only one should that proves it now.
 func (l *listener) recognize(ctx context.Context, a *arrival) {
 	ctx, cancel := context.WithTimeout(ctx, bounds.HandshakeTime)
 	defer cancel()
@@ -158,6 +158,10 @@ func (l *listener) recognize(ctx context.Context, a *arrival) {
 			g.door.enter(c, client{key: k})
 			return
 		}
+	}
+	if l.access.Named != nil && l.access.Named(ctx, name) {
+		l.askers.door.enter(c, client{named: true})
+		return
 	}
 	g := l.streams
 	if l.askers.provers.at(a.client.address) {
@@ -242,6 +246,7 @@ type client struct {
 	pod     string
 	network netip.Prefix
 	link    string // the interface for link-local addresses
+	named   bool   // by Access.Named; all of these are one client, because the name can be repeated
 }
 
 // identify returns the client at addr and whether it is a pod of this node. Link-local

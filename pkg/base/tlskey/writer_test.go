@@ -29,3 +29,28 @@ func TestHolds(t *testing.T) {
 		}
 	}
 }
+
+// A server name is a DNS name with the key of the writer, and no other text is.
+func TestServerName(t *testing.T) {
+	writer, err := SelfSigned("writer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := ServerName([16]byte{1, 2}, writer.Leaf)
+	if key, ok := InServerName(name); !ok || key != Of(writer.Leaf) {
+		t.Errorf("%q has the key %x, %v", name, key, ok)
+	}
+	if other := ServerName([16]byte{1, 3}, writer.Leaf); other == name {
+		t.Error("two secrets have one name")
+	}
+	for _, label := range strings.Split(name, ".") {
+		if len(label) == 0 || len(label) > 63 || len(name) > 253 {
+			t.Errorf("%q is no DNS name", name)
+		}
+	}
+	for _, name := range []string{"", ".", "agent.example", strings.Repeat("0", 31), strings.Repeat("0", 32), strings.Repeat("0", 65), "g" + name[1:]} {
+		if key, ok := InServerName(name); ok {
+			t.Errorf("%q has the key %x", name, key)
+		}
+	}
+}

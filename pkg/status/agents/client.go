@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -90,7 +89,7 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 		return nil, err
 	}
 	config := tlskey.ClientConfig(c.certificate, func(server *x509.Certificate) error { return verify(server, pod, key) })
-	config.ServerName = c.nameFor(key)
+	config.ServerName = tlskey.ServerName(c.secretFor(key), c.certificate.Leaf)
 	proved := false
 	// A transport for each request: no connection to one pod serves another, or goes on unproved.
 	transport := &http.Transport{
@@ -117,11 +116,11 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 	return response.Body, nil
 }
 
-// nameFor is the server name by which the agent with a key distinguishes this Client from others behind
-// the same address, before the handshake. Other agents cannot compute it.
-func (c *Client) nameFor(key tlskey.Key) string {
+// secretFor is the secret by which the agent with a key distinguishes this Client from others behind the
+// same address, before the handshake. Other agents cannot compute it.
+func (c *Client) secretFor(key tlskey.Key) [16]byte {
 	hash := sha256.Sum256(append([]byte(c.secret), key[:]...))
-	return hex.EncodeToString(hash[:16])
+	return [16]byte(hash[:16])
 }
 
 // verify returns nil if a certificate is that of the agent of a pod whose status publishes a key.
