@@ -57,19 +57,17 @@ type FileConfig struct {
 // agents run on the node: each reads what the other one has written. Load and Run are called from
 // one goroutine.
 type File struct {
-	cfg           FileConfig
-	table         *Table
-	file          sealedfile.File
-	reads, writes *prometheus.CounterVec
+	cfg   FileConfig
+	table *Table
+	file  sealedfile.File
 
 	unsaved bool      // the table has changed
 	saved   time.Time // when the file was written
 	failed  bool      // the latest write
 }
 
-// The results of reading that depend on the content: used, or the reason why it is not.
+// The reasons that depend on the content.
 const (
-	used      sealedfile.Reason = "used"
 	node      sealedfile.Reason = "node"
 	boot      sealedfile.Reason = "boot"
 	resolvers sealedfile.Reason = "resolvers"
@@ -78,27 +76,8 @@ const (
 
 // NewFile returns the file of a table. It reads and writes nothing.
 func NewFile(cfg FileConfig, table *Table) *File {
-	f := &File{
-		cfg:   cfg,
-		table: table,
-		file:  sealedfile.File{Path: cfg.Path, Format: fileFormat},
-		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_dns_saved_reads_total",
-			Help: "Times that the saved names were read. If not used: version (another one wrote it), node (another's), boot (before it), resolvers (others were configured), clock (it was saved in the future).",
-		}, []string{"result"}),
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_dns_saved_writes_total",
-			Help: "Times that names were saved.",
-		}, []string{"result"}),
-	}
-	cfg.Registerer.MustRegister(f.reads, f.writes)
-	for _, r := range []sealedfile.Reason{used, sealedfile.Missing, sealedfile.Unreadable, sealedfile.Version, sealedfile.Corrupt, node, boot, resolvers, clock} {
-		f.reads.WithLabelValues(string(r))
-	}
-	for _, result := range []string{"success", "error"} {
-		f.writes.WithLabelValues(result)
-	}
-	return f
+	metrics := sealedfile.NewMetrics(cfg.Registerer, "names", node, boot, resolvers, clock)
+	return &File{cfg: cfg, table: table, file: sealedfile.File{Path: cfg.Path, Format: fileFormat, Metrics: metrics}}
 }
 
 // Load restores what an earlier agent has saved. Without a usable file pods have to query again,
@@ -125,19 +104,17 @@ func (f *File) Load(ctx context.Context) {
 func (f *File) read() (n int, err error) {
 	var h header
 	var pods []savedPod
+	var now time.Duration
 	err = f.file.Read(func(r io.Reader) (err error) {
-		h, pods, n, err = decode(r)
-		return err
+		if h, pods, n, err = decode(r); err != nil {
+			return err
+		}
+		now = f.cfg.Uptime() // after reading, and before a state is taken, so that no lifetime grows
+		return f.check(&h, now)
 	})
-	now := f.cfg.Uptime() // after reading, and before a state is taken, so that no lifetime grows
-	if err == nil {
-		err = f.check(&h, now)
-	}
 	if err != nil {
-		f.reads.WithLabelValues(string(sealedfile.ReasonOf(err))).Inc()
 		return 0, fmt.Errorf("saved names %s: %w", f.cfg.Path, err)
 	}
-	f.reads.WithLabelValues(string(used)).Inc()
 	f.table.restore(pods, now-h.Saved)
 	return n, nil
 }
@@ -244,13 +221,8 @@ func (f *File) save(ctx context.Context) {
 		unlock()
 	}
 	f.unsaved, f.saved = err != nil, time.Now()
-	if err != nil {
-		f.writes.WithLabelValues("error").Inc()
-		if !f.failed {
-			klog.FromContext(ctx).Error(err, "Names are not saved: after a restart, pods that domain names allow must query them again", "file", f.cfg.Path)
-		}
-	} else {
-		f.writes.WithLabelValues("success").Inc()
+	if err != nil && !f.failed {
+		klog.FromContext(ctx).Error(err, "Names are not saved: after a restart, pods that domain names allow must query them again", "file", f.cfg.Path)
 	}
 	f.failed = err != nil
 }

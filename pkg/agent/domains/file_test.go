@@ -66,7 +66,7 @@ func logged(t *testing.T) (context.Context, func() string) {
 }
 
 func (a *agent) readCount(r sealedfile.Reason) float64 {
-	return testutil.ToFloat64(a.reads.WithLabelValues(string(r)))
+	return testutil.ToFloat64(a.file.Metrics.Reads.WithLabelValues(string(r)))
 }
 
 // TestNamesSurviveARestart: another agent knows what the first one has learned, for as long as the
@@ -97,7 +97,7 @@ func TestNamesSurviveARestart(t *testing.T) {
 	n.wait(200*time.Second, second)
 	second.expect("192.0.2.1", "")
 	second.answered(learned, 0)
-	if got := second.readCount(used); got != 1 {
+	if got := second.readCount(sealedfile.Used); got != 1 {
 		t.Errorf("%v reads are used, want 1", got)
 	}
 }
@@ -170,8 +170,8 @@ func TestSavedNamesThatAreNotUsed(t *testing.T) {
 		reason sealedfile.Reason
 		want   string
 	}{
-		{"as written", nil, func(*nodeOf) {}, used, "Saved names are read"},
-		{"by hand", of(`{"192.0.2.1":1000000000000}`), func(n *nodeOf) { n.up = 1 }, used, "Saved names are read"},
+		{"as written", nil, func(*nodeOf) {}, sealedfile.Used, "Saved names are read"},
+		{"by hand", of(`{"192.0.2.1":1000000000000}`), func(n *nodeOf) { n.up = 1 }, sealedfile.Used, "Saved names are read"},
 		{"none", nil, func(n *nodeOf) { n.path += ".none" }, sealedfile.Missing, "No names are saved"},
 		{"another version", []byte("kube-network-policies names 2 \n"), func(*nodeOf) {}, sealedfile.Version, "another version or another program has written it"},
 		{"damaged", append(of("{}"), 0), func(*nodeOf) {}, sealedfile.Corrupt, "the checksum is wrong"},
@@ -207,7 +207,7 @@ func TestSavedNamesThatAreNotUsed(t *testing.T) {
 			second.Load(ctx)
 
 			want := ""
-			if tc.reason == used {
+			if tc.reason == sealedfile.Used {
 				want = "a.test"
 			}
 			second.expect("192.0.2.1", want)
@@ -280,7 +280,7 @@ func TestSavesAreRare(t *testing.T) {
 		a.Table.now = time.Now // of the bubble
 		ended := make(chan error)
 		go func() { ended <- a.Run(ctx) }()
-		writes := func() int { return int(testutil.ToFloat64(a.writes.WithLabelValues("success"))) }
+		writes := func() int { return int(testutil.ToFloat64(a.file.Metrics.Writes.WithLabelValues("success"))) }
 
 		time.Sleep(time.Minute)
 		if writes() != 0 {
@@ -376,7 +376,7 @@ func TestNamesThatCannotBeSaved(t *testing.T) {
 	}
 	a.save(ctx)
 	a.save(ctx)
-	if strings.Count(log(), "Names are not saved") != 1 || !a.unsaved || testutil.ToFloat64(a.writes.WithLabelValues("error")) != 2 {
+	if strings.Count(log(), "Names are not saved") != 1 || !a.unsaved || testutil.ToFloat64(a.file.Metrics.Writes.WithLabelValues("error")) != 2 {
 		t.Errorf("the log says\n%s", log())
 	}
 	if err := os.Remove(n.path); err != nil {

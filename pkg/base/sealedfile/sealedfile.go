@@ -72,7 +72,8 @@ func (f Format) Seal(write func(io.Writer) error) ([]byte, error) {
 	return slices.Concat([]byte(f.Title), []byte(checksum(body.Bytes())), []byte("\n"), body.Bytes()), nil
 }
 
-// Open calls read with the content of a file. The error is Unusable, also if it is that of read.
+// Open calls read with the content of a file. The error is Unusable, with the reason Corrupt if read
+// names none.
 func (f Format) Open(file []byte, read func(io.Reader) error) error {
 	head, body, ok := bytes.Cut(file, []byte("\n"))
 	sum, isVersion := bytes.CutPrefix(head, []byte(f.Title))
@@ -90,18 +91,19 @@ func (f Format) Open(file []byte, read func(io.Reader) error) error {
 	if err == nil && content.N == 0 { // what was read may end between two values
 		err = fmt.Errorf("it has more than %d bytes", f.MaxContent)
 	}
-	if err != nil {
+	if err != nil && ReasonOf(err) == "" {
 		return Unusablef(Corrupt, "cannot be read: %w", err)
 	}
-	return nil
+	return err
 }
 
 func checksum(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }
 
 // File is a file on disk. Its methods must not be called concurrently.
 type File struct {
-	Path   string // its folder must exist
-	Format Format
+	Path    string // its folder must exist
+	Format  Format
+	Metrics *Metrics // nil counts nothing
 
 	last fs.FileInfo // of the file last read or written, nil if there was none
 }
@@ -110,10 +112,11 @@ type File struct {
 // there is no file.
 func (f *File) Read(read func(io.Reader) error) error {
 	content, err := f.bytes()
-	if err != nil {
-		return err
+	if err == nil {
+		err = f.Format.Open(content, read)
 	}
-	return f.Format.Open(content, read)
+	f.Metrics.read(err)
+	return err
 }
 
 // bytes reads the file unless it is too long.
@@ -140,6 +143,12 @@ func (f *File) bytes() ([]byte, error) {
 
 // Write replaces the file by one with the content that write writes.
 func (f *File) Write(write func(io.Writer) error) error {
+	err := f.replace(write)
+	f.Metrics.wrote(err)
+	return err
+}
+
+func (f *File) replace(write func(io.Writer) error) error {
 	content, err := f.Format.Seal(write)
 	if err != nil {
 		return err
@@ -182,8 +191,16 @@ func (f *File) Replaced() bool {
 var ErrLocked = errors.New("another process is updating the file")
 
 // Lock locks the folder of the file, so that what was read before Write is what Write replaces. It
-// does not wait. The kernel ends the lock of a process that ends.
+// does not wait. The kernel ends the lock of a process that ends. An error other than ErrLocked
+// counts as one of writing.
 func (f *File) Lock() (unlock func(), err error) {
+	if unlock, err = f.lock(); err != nil && !errors.Is(err, ErrLocked) {
+		f.Metrics.wrote(err)
+	}
+	return unlock, err
+}
+
+func (f *File) lock() (unlock func(), err error) {
 	folder, err := os.Open(filepath.Dir(f.Path))
 	if err != nil {
 		return nil, err

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 var format = Format{Title: "test 1 ", MaxFile: 200, MaxContent: 1000}
@@ -196,6 +199,45 @@ func TestLock(t *testing.T) {
 	unlock()
 	if _, err := (&File{Path: filepath.Join(path, "none")}).Lock(); err == nil {
 		t.Error("a folder is locked that does not exist")
+	}
+}
+
+// TestReadsAndWritesAreCounted: each file counts its own, with the reasons that its content has.
+func TestReadsAndWritesAreCounted(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	folder := t.TempDir()
+	names := File{Path: filepath.Join(folder, "names"), Format: format, Metrics: NewMetrics(reg, "names", "boot")}
+	state := File{Path: filepath.Join(folder, "none", "state"), Format: format, Metrics: NewMetrics(reg, "state")}
+	refuse := func(io.Reader) error { return Unusablef("boot", "was written before") }
+	_, errLock := state.Lock()
+	for _, err := range []error{names.Write(text("content")), names.Read(into(new(string)))} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, err := range []error{names.Read(refuse), state.Read(refuse), state.Write(text("")), errLock} {
+		if err == nil {
+			t.Error("no error")
+		}
+	}
+	const want = `
+		# HELP netpol_saved_writes_total Times that a saved file was written, with the label file.
+		# TYPE netpol_saved_writes_total counter
+		netpol_saved_writes_total{file="names",result="error"} 0
+		netpol_saved_writes_total{file="names",result="success"} 1
+		netpol_saved_writes_total{file="state",result="error"} 2
+		netpol_saved_writes_total{file="state",result="success"} 0
+	`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "netpol_saved_writes_total"); err != nil {
+		t.Error(err)
+	}
+	for reason, of := range map[Reason]*Metrics{Used: names.Metrics, "boot": names.Metrics, Missing: state.Metrics} {
+		if n := testutil.ToFloat64(of.Reads.WithLabelValues(string(reason))); n != 1 {
+			t.Errorf("%v reads with the result %s, want 1", n, reason)
+		}
+	}
+	if n, err := testutil.GatherAndCount(reg, "netpol_saved_reads_total"); err != nil || n != 6+5 {
+		t.Errorf("%d results of reads are shown, %v", n, err)
 	}
 }
 

@@ -44,37 +44,18 @@ type Config struct {
 
 // Cache is the file. Its methods must not be called concurrently.
 type Cache struct {
-	cfg           Config
-	kinds         []string
-	reads, writes *prometheus.CounterVec
-	file          sealedfile.File
+	cfg   Config
+	kinds []string
+	file  sealedfile.File
 }
 
 // New returns the Cache of a file. It reads and writes nothing.
 func New(cfg Config) *Cache {
-	c := &Cache{
-		cfg:  cfg,
-		file: sealedfile.File{Path: cfg.Path, Format: format},
-		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_snapshot_cache_reads_total",
-			Help: "Starts that read the saved state. If not used: version (another one wrote it), node (another's), kinds (others were enabled), age (too old, or from the future).",
-		}, []string{"result"}),
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_snapshot_cache_writes_total",
-			Help: "Times that the state was saved.",
-		}, []string{"result"}),
-	}
+	c := &Cache{cfg: cfg, file: sealedfile.File{Path: cfg.Path, Format: format, Metrics: sealedfile.NewMetrics(cfg.Registerer, "state", node, kinds, age)}}
 	for _, k := range compile.Kinds {
 		if k.Enabled(cfg.Kinds) {
 			c.kinds = append(c.kinds, k.Name)
 		}
-	}
-	cfg.Registerer.MustRegister(c.reads, c.writes)
-	for _, r := range []sealedfile.Reason{used, sealedfile.Missing, sealedfile.Unreadable, sealedfile.Version, sealedfile.Corrupt, node, kinds, age} {
-		c.reads.WithLabelValues(string(r))
-	}
-	for _, result := range []string{"success", "error"} {
-		c.writes.WithLabelValues(result)
 	}
 	return c
 }
@@ -88,9 +69,8 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(id)), err
 }
 
-// The results of reading that depend on the content: used, or the reason why it is not.
+// The reasons that depend on the content.
 const (
-	used  sealedfile.Reason = "used"
 	node  sealedfile.Reason = "node"
 	kinds sealedfile.Reason = "kinds"
 	age   sealedfile.Reason = "age"
@@ -100,33 +80,15 @@ const (
 // pod. If the node has booted since, its own pods are returned without addresses, because
 // they get new ones. The error wraps fs.ErrNotExist if there is no file.
 func (c *Cache) Read(now time.Time, share func(*compile.Pod)) (*State, error) {
-	s, err := c.read(now, share)
-	if err != nil {
-		err = fmt.Errorf("snapshot cache %s: %w", c.cfg.Path, err)
-		c.reads.WithLabelValues(string(sealedfile.ReasonOf(err))).Inc()
-		return nil, err
-	}
-	c.reads.WithLabelValues(string(used)).Inc()
-	return s, nil
-}
-
-func (c *Cache) read(now time.Time, share func(*compile.Pod)) (*State, error) {
 	var s *State
 	err := c.file.Read(func(r io.Reader) (err error) {
-		s, err = decode(r, share)
-		return err
+		if s, err = decode(r, share); err != nil {
+			return err
+		}
+		return c.check(&s.Header, now)
 	})
 	if err != nil {
-		return nil, err
-	}
-	if s.Node != c.cfg.Node {
-		return nil, sealedfile.Unusablef(node, "is of node %q, not %q", s.Node, c.cfg.Node)
-	}
-	if !slices.Equal(s.Kinds, c.kinds) {
-		return nil, sealedfile.Unusablef(kinds, "was written with the kinds of policy %s enabled, now they are %s", strings.Join(s.Kinds, ", "), strings.Join(c.kinds, ", "))
-	}
-	if old := now.Sub(s.Known); old > c.cfg.MaxAge || old < -maxSkew {
-		return nil, sealedfile.Unusablef(age, "was current at %s, which is %s ago; the maximum is %s", s.Known.UTC().Format(time.RFC3339), old.Round(time.Second), c.cfg.MaxAge)
+		return nil, fmt.Errorf("snapshot cache %s: %w", c.cfg.Path, err)
 	}
 	if s.Boot != c.cfg.Boot {
 		for _, p := range s.Pods {
@@ -138,14 +100,26 @@ func (c *Cache) read(now time.Time, share func(*compile.Pod)) (*State, error) {
 	return s, nil
 }
 
+// check returns why a state with this header is not used.
+func (c *Cache) check(s *Header, now time.Time) error {
+	if s.Node != c.cfg.Node {
+		return sealedfile.Unusablef(node, "is of node %q, not %q", s.Node, c.cfg.Node)
+	}
+	if !slices.Equal(s.Kinds, c.kinds) {
+		return sealedfile.Unusablef(kinds, "was written with the kinds of policy %s enabled, now they are %s", strings.Join(s.Kinds, ", "), strings.Join(c.kinds, ", "))
+	}
+	if old := now.Sub(s.Known); old > c.cfg.MaxAge || old < -maxSkew {
+		return sealedfile.Unusablef(age, "was current at %s, which is %s ago; the maximum is %s", s.Known.UTC().Format(time.RFC3339), old.Round(time.Second), c.cfg.MaxAge)
+	}
+	return nil
+}
+
 // Write replaces the file. Node, Boot and Kinds of the state are this node's.
 func (c *Cache) Write(s *State) error {
 	s.Node, s.Boot, s.Kinds = c.cfg.Node, c.cfg.Boot, c.kinds
 	if err := c.file.Write(func(w io.Writer) error { return encode(w, s) }); err != nil {
-		c.writes.WithLabelValues("error").Inc()
 		return fmt.Errorf("write snapshot cache %s: %w", c.cfg.Path, err)
 	}
-	c.writes.WithLabelValues("success").Inc()
 	return nil
 }
 

@@ -92,7 +92,7 @@ func newCache(path string) *Cache {
 }
 
 func (c *Cache) count(r sealedfile.Reason) float64 {
-	return testutil.ToFloat64(c.reads.WithLabelValues(string(r)))
+	return testutil.ToFloat64(c.file.Metrics.Reads.WithLabelValues(string(r)))
 }
 
 func TestAStateIsReadAsItWasWritten(t *testing.T) {
@@ -110,8 +110,8 @@ func TestAStateIsReadAsItWasWritten(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, time.Time{}), cmpopts.IgnoreUnexported(policy.Chain{})); diff != "" {
 		t.Errorf("read differs from what was written:\n%s", diff)
 	}
-	if shared != len(want.Pods) || c.count(used) != 1 || testutil.ToFloat64(c.writes.WithLabelValues("success")) != 1 {
-		t.Errorf("%d pods are shared, reads %v, writes %v", shared, c.count(used), testutil.ToFloat64(c.writes.WithLabelValues("success")))
+	if shared != len(want.Pods) || c.count(sealedfile.Used) != 1 || testutil.ToFloat64(c.file.Metrics.Writes.WithLabelValues("success")) != 1 {
+		t.Errorf("%d pods are shared, reads %v, writes %v", shared, c.count(sealedfile.Used), testutil.ToFloat64(c.file.Metrics.Writes.WithLabelValues("success")))
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode() != 0o600 {
@@ -188,7 +188,7 @@ func TestAFolderIsNoSnapshot(t *testing.T) {
 	if _, err := c.Read(known, keep); err == nil || c.count(sealedfile.Unreadable) != 1 {
 		t.Errorf("got %v", err)
 	}
-	if err := c.Write(newState()); err == nil || testutil.ToFloat64(c.writes.WithLabelValues("error")) != 1 {
+	if err := c.Write(newState()); err == nil || testutil.ToFloat64(c.file.Metrics.Writes.WithLabelValues("error")) != 1 {
 		t.Errorf("got %v for a file in the place of a folder", err)
 	}
 }

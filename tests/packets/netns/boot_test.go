@@ -182,7 +182,9 @@ func TestAMissingFolderKeepsNoState(t *testing.T) {
 	agent := c.startWithAPI(t, "--pod-address-source="+string(cache), "--snapshot-cache=/does/not/exist/snapshot")
 	labtest.WaitReady(t, agent)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"))
-	labtest.Until(t, agent, 1, func(m lab.Metrics) float64 { return m.Sum("netpol_snapshot_cache_writes_total", "result", "error") })
+	labtest.Until(t, agent, 1, func(m lab.Metrics) float64 {
+		return m.Sum("netpol_saved_writes_total", "file", "state", "result", "error")
+	})
 	labtest.WaitLog(t, agent, "State is not saved")
 }
 
