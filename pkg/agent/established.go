@@ -123,30 +123,44 @@ func wasHeld(s *policy.Snapshot, d policy.Direction, addr netip.Addr) bool {
 	return s.Endpoint(addr) == nil && contains(s.Ranges(d), addr)
 }
 
-// established returns an evaluator that blocks connections that s denies permanently.
-// interfaces returns the current ones: they do not follow snapshots. Connections that depend on an unknown pod, or on names that may have expired, stay as they
-// are.
+// established returns an evaluator that blocks connections that s denies permanently. interfaces returns
+// the current ones: they do not follow snapshots. Connections that depend on an unknown pod, or on names
+// that may have expired, stay as they are. Where equal routes lead to several pods, a connection is of one
+// of them, so it is blocked if it is denied for all.
 func established(s *policy.Snapshot, learned policy.Learned, interfaces func() *enforce.Interfaces, routes policy.Routes) conntrack.Evaluator {
 	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
-	return func(p packet.Packet, toHost bool) conntrack.Verdict {
+	return func(p packet.Packet, toHost bool) (verdict conntrack.Verdict) {
 		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned, Routes: routes}
-		if !toHost {
-			q.Sender, q.Receiver = interfaces().Ends(p, s)
+		if toHost {
+			return evaluateEstablished(s, q, anyName)
 		}
-		d := s.Evaluate(q)
-		routed := q.Sender.IsValid() || q.Receiver.IsValid() // a change does not name its addresses
-		switch {
-		case d.Reason == policy.NotSelected && d.Allowed() && !routed:
-			return conntrack.Unselected
-		case d.Allowed():
-			return conntrack.Unblock
+		ends := interfaces().EndsOf(p, s)
+		for _, e := range ends {
+			q.Sender, q.Receiver = e.Sender, e.Receiver
+			v := evaluateEstablished(s, q, anyName)
+			if len(ends) > 1 {
+				v = min(v, conntrack.Unblock) // the next change may not name its addresses
+			}
+			verdict = max(verdict, v)
 		}
-		q.Learned = anyName
-		if named := s.Evaluate(q); d.Wait() != policy.NoWait || named.Allowed() || named.Wait() != policy.NoWait {
-			return conntrack.Keep
-		}
-		return conntrack.Block
+		return verdict
 	}
+}
+
+func evaluateEstablished(s *policy.Snapshot, q policy.Query, anyName *anyName) conntrack.Verdict {
+	d := s.Evaluate(q)
+	routed := q.Sender.IsValid() || q.Receiver.IsValid() // a change does not name its addresses
+	switch {
+	case d.Reason == policy.NotSelected && d.Allowed() && !routed:
+		return conntrack.Unselected
+	case d.Allowed():
+		return conntrack.Unblock
+	}
+	q.Learned = anyName
+	if named := s.Evaluate(q); d.Wait() != policy.NoWait || named.Allowed() || named.Wait() != policy.NoWait {
+		return conntrack.Keep
+	}
+	return conntrack.Block
 }
 
 // anyName gives each address all names in the policies of the pod. A connection outlives the

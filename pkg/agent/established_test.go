@@ -194,6 +194,42 @@ func TestASavedStateBlocksNothing(t *testing.T) {
 
 func noInterfaces() *enforce.Interfaces { return nil }
 
+// Where equal routes lead to two pods, or to a pod and elsewhere, a connection is blocked if it is denied for
+// all of them.
+func TestConnectionsByEqualRoutes(t *testing.T) {
+	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	closed, shut, open := addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3")
+	deny := &policy.Chain{Rules: []policy.Rule{{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "deny"}, AnyPeer: true, AnyPort: true}}}
+	endpoints := policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+		closed: {Namespace: "x", Name: "closed", Ingress: deny, Egress: deny}, shut: {Namespace: "x", Name: "shut", Ingress: deny, Egress: deny}, open: {Namespace: "x", Name: "open"},
+	})
+	s := policy.New(policy.Model{Endpoints: endpoints, Local: policy.NewLocal(endpoints, []netip.Addr{closed, shut, open})})
+	links := map[uint32]enforce.Behind{1: {Pod: []netip.Addr{closed}}, 2: {Pod: []netip.Addr{shut}}, 3: {Pod: []netip.Addr{open}}, 4: {}}
+	for _, tt := range []struct {
+		links []uint32
+		want  conntrack.Verdict
+	}{
+		{[]uint32{1}, conntrack.Block},
+		{[]uint32{1, 2}, conntrack.Block},
+		{[]uint32{1, 3}, conntrack.Unblock},
+		{[]uint32{1, 4}, conntrack.Unblock}, // evaluated again with each change
+		{[]uint32{4}, conntrack.Unselected},
+	} {
+		i := &enforce.Interfaces{Links: links, Routes: []enforce.Route{{To: prefix("192.0.2.8/32"), Link: 4}}}
+		for _, link := range tt.links {
+			i.Routes = append(i.Routes, enforce.Route{To: prefix("192.0.2.0/24"), Link: link})
+		}
+		i.Routes = append(i.Routes, enforce.Route{To: prefix("192.0.0.0/16"), Link: 3})
+		evaluate := established(s, nil, func() *enforce.Interfaces { return i }, nil)
+		p := packet.Packet{Src: netip.MustParseAddrPort("192.0.2.1:4000"), Dst: netip.MustParseAddrPort("198.51.100.1:80"), Proto: packet.TCP}
+		for _, p := range []packet.Packet{p, p.Swapped()} {
+			if got := evaluate(p, false); got != tt.want {
+				t.Errorf("%v by links %v: %d, want %d", p, tt.links, got, tt.want)
+			}
+		}
+	}
+}
+
 // A change of a pod concerns the addresses that the node routes to it, and of networks all connections.
 func TestChangesConcernAddressesBehindPods(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix

@@ -46,40 +46,68 @@ func (e *Enforcer) Interfaces() *Interfaces { return e.interfaces.Load() }
 // SetInterfaces replaces the interfaces. Before the first call, and with nil, interfaces are ignored.
 func (e *Enforcer) SetInterfaces(i *Interfaces) { e.interfaces.Store(i) }
 
-// Ends returns the pods at the ends of a connection whose addresses are not those of pods of this node,
-// by the routes to the addresses: the check of sources makes packets from an address come by the
-// interface of the route to it. See policy.Query for the results.
-func (i *Interfaces) Ends(p packet.Packet, s *policy.Snapshot) (sender, receiver netip.Addr) {
+// Ends are the pods at the ends of a connection whose addresses are not theirs, as in policy.Query.
+type Ends struct{ Sender, Receiver netip.Addr }
+
+// EndsOf returns the pods at the ends of a connection by the routes to its addresses: the check of sources
+// makes packets from an address come by the interface of the route to it. There are several if there are
+// equal routes, and at least one.
+func (i *Interfaces) EndsOf(p packet.Packet, s *policy.Snapshot) []Ends {
 	if i == nil || len(i.Routes) == 0 {
-		return sender, receiver
+		return noEnds
 	}
+	var all []Ends
 	src, dst := p.Src.Addr(), p.Dst.Addr()
-	if !s.IsLocal(src) {
-		sender = i.routed(src).sender(src)
+	for _, from := range i.reached(src, s) {
+		for _, to := range i.reached(dst, s) {
+			all = append(all, Ends{from.sender(src), oneOf(to.Pod, dst)})
+		}
 	}
-	if !s.IsLocal(dst) {
-		receiver = oneOf(i.routed(dst).Pod, dst)
+	return all
+}
+
+var noEnds, nowhere = []Ends{{}}, []Behind{{}}
+
+// reached returns what is behind the interfaces of equal routes to addr. Nothing is, if addr is that of a pod
+// of this node.
+func (i *Interfaces) reached(addr netip.Addr, s *policy.Snapshot) (all []Behind) {
+	if s.IsLocal(addr) {
+		return nowhere
 	}
-	return sender, receiver
+	for _, r := range i.routesTo(addr) {
+		all = append(all, i.Links[r.Link])
+	}
+	if len(all) == 0 {
+		return nowhere
+	}
+	return all
 }
 
 // routed returns what is behind the interface of the route to addr, if that is in Routes. Of equal
-// destinations by several interfaces it is not known which counts. Multicasts and link-local addresses
-// have interfaces of their own.
+// routes by several interfaces it is not known which counts.
 func (i *Interfaces) routed(addr netip.Addr) Behind {
-	if addr.IsMulticast() || addr.Is6() && addr.IsLinkLocalUnicast() {
-		return Behind{}
-	}
-	for n, r := range i.Routes {
-		if !r.To.Contains(addr) {
-			continue
-		}
-		if n+1 < len(i.Routes) && i.Routes[n+1].To == r.To {
-			break
-		}
-		return i.Links[r.Link]
+	if routes := i.routesTo(addr); len(routes) == 1 {
+		return i.Links[routes[0].Link]
 	}
 	return Behind{}
+}
+
+// routesTo returns the most specific of Routes to addr. Multicasts and link-local addresses have interfaces
+// of their own.
+func (i *Interfaces) routesTo(addr netip.Addr) []Route {
+	if addr.IsMulticast() || addr.Is6() && addr.IsLinkLocalUnicast() {
+		return nil
+	}
+	for n, r := range i.Routes {
+		if r.To.Contains(addr) {
+			end := n + 1
+			for end < len(i.Routes) && i.Routes[end].To == r.To {
+				end++
+			}
+			return i.Routes[n:end]
+		}
+	}
+	return nil
 }
 
 // sender returns the address of the single pod, unless it forwards packets from src.
