@@ -14,17 +14,33 @@ import (
 )
 
 // active is the variable of each changed package that has the number of the mutant that
-// the environment variable MUTANT asks for, and 0 without one.
-const active = "activeMutant"
+// the environment variable MUTANT asks for, and 0 without one. With recordReaches, no mutant
+// is active, and the file that MUTANT_REACHES names gets the numbers of those whose functions
+// are called.
+const (
+	active        = "activeMutant"
+	recordReaches = -1
+)
 
 const declareActive = `package %s
 
 import (
 	"os"
 	"strconv"
+	"sync/atomic"
 )
 
-var ` + active + `, _ = strconv.Atoi(os.Getenv("MUTANT"))
+var (
+	` + active + `, _ = strconv.Atoi(os.Getenv("MUTANT"))
+	reachedMutants  [10000]atomic.Bool
+	reachesFile, _  = os.OpenFile(os.Getenv("MUTANT_REACHES"), os.O_APPEND|os.O_WRONLY, 0)
+)
+
+func reachMutant(number int) {
+	if !reachedMutants[number].Swap(true) {
+		reachesFile.WriteString(strconv.Itoa(number) + "\n")
+	}
+}
 `
 
 // combine returns the changed files of all mutants by their path, so that one build has
@@ -125,7 +141,7 @@ func (s *source) add(number int, content string) error {
 		}
 		name := fmt.Sprintf("%sMutant%d", f.Name.Name, number)
 		fmt.Fprintf(&s.copies, "\n%s%s%s\n", changed.of(g.Pos(), g.Name.Pos()), name, changed.of(g.Name.End(), g.End()))
-		s.inserts[s.offset(f.Body.Lbrace)+1] += fmt.Sprintf("\nif %s == %d { %s }", active, number, s.call(f, name))
+		s.inserts[s.offset(f.Body.Lbrace)+1] += fmt.Sprintf("\nif %[1]s == %[2]d { %[3]s }\nif %[1]s < 0 { reachMutant(%[2]d) }", active, number, s.call(f, name))
 	}
 	return nil
 }
