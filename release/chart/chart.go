@@ -6,10 +6,11 @@ import (
 	"path"
 	"strings"
 
-	"helm.sh/helm/v3/pkg/chart"
-	"helm.sh/helm/v3/pkg/chart/loader"
-	"helm.sh/helm/v3/pkg/chartutil"
-	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
 )
 
 // Folder is where the chart is in the repository.
@@ -44,14 +45,14 @@ func Load(repository string) (*chart.Chart, error) {
 // name: YAML documents with their comments, or nothing. It fails for values that the
 // schema refuses.
 func Render(c *chart.Chart, values Values, version string) (map[string]string, error) {
-	capabilities := chartutil.DefaultCapabilities.Copy()
-	kubernetes, err := chartutil.ParseKubeVersion(version)
+	capabilities := common.DefaultCapabilities.Copy()
+	kubernetes, err := common.ParseKubeVersion(version)
 	if err != nil {
 		return nil, err
 	}
 	capabilities.KubeVersion = *kubernetes
-	release := chartutil.ReleaseOptions{Name: c.Name(), Namespace: Namespace, IsInstall: true, Revision: 1}
-	all, err := chartutil.ToRenderValues(c, values, release, capabilities)
+	release := common.ReleaseOptions{Name: c.Name(), Namespace: Namespace, IsInstall: true, Revision: 1}
+	all, err := util.ToRenderValues(c, values, release, capabilities)
 	if err != nil {
 		return nil, err
 	}

@@ -14,10 +14,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"helm.sh/helm/v3/pkg/chart"
-	"helm.sh/helm/v3/pkg/chartutil"
-	"helm.sh/helm/v3/pkg/lint"
-	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v4/pkg/chart/common"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -39,7 +39,7 @@ func load(t *testing.T) *chart.Chart {
 
 func values(t *testing.T, text string) Values {
 	t.Helper()
-	v, err := chartutil.ReadValues([]byte(text))
+	v, err := common.ReadValues([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func TestValuesAreDocumented(t *testing.T) {
 func TestLint(t *testing.T) {
 	for name, v := range map[string]Values{"defaults": {}, "every value": values(t, read(t, everyValue))} {
 		t.Run(name, func(t *testing.T) {
-			result := lint.AllWithKubeVersion(filepath.Join(repository, Folder), v, Namespace, &chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"})
+			result := lint.RunAll(filepath.Join(repository, Folder), v, Namespace, lint.WithKubeVersion(&common.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"}))
 			for _, m := range result.Messages {
 				if m.Severity > support.InfoSev {
 					t.Error(m)

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"helm.sh/helm/v3/pkg/release"
-	"helm.sh/helm/v3/pkg/releaseutil"
+	release "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/release/v1/util"
 )
 
 // hooks returns the hooks of the rendered chart as Helm runs them: by weight, then by kind.
@@ -18,7 +18,7 @@ func hooks(t *testing.T, v Values) []*release.Hook {
 		t.Fatal(err)
 	}
 	delete(rendered, "NOTES.txt")
-	found, _, err := releaseutil.SortManifests(rendered, nil, releaseutil.InstallOrder)
+	found, _, err := util.SortManifests(rendered, nil, util.InstallOrder)
 	if err != nil {
 		t.Fatal(err)
 	}

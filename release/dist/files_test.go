@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
 
 	"sigs.k8s.io/kube-network-policies/release/chart"
 )

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v4/pkg/chart/common"
 
 	"sigs.k8s.io/kube-network-policies/release/chart"
 )
@@ -38,7 +38,7 @@ func render(repository, file, version string) error {
 	if err != nil {
 		return err
 	}
-	values, err := chartutil.ReadValuesFile(file)
+	values, err := common.ReadValuesFile(file)
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,9 @@ trap 'rm -rf "$work"' EXIT
 image=netpol-prober:edges
 provide_prober "$image"
 
-helm_version=v3.22.0
+helm_version=v4.3.1
 helm=$cache/helm-$helm_version/helm
-[[ -x $helm ]] || GOBIN=$(dirname "$helm") go install "helm.sh/helm/v3/cmd/helm@$helm_version"
+[[ -x $helm ]] || GOBIN=$(dirname "$helm") go install "helm.sh/helm/v4/cmd/helm@$helm_version"
 
 go build -C "$root/cmd/kubectl-netpol" -o "$work/kubectl-netpol" .
 
