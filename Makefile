@@ -47,7 +47,7 @@ KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel
 
 # The plugin is a module of its own, as are some tests, because of what they depend on.
 PLUGIN = cmd/kubectl-netpol
-MODULES = $(PLUGIN) tests/netpol tests/netpol/specs tests/model/e2e tests/cluster/integration tests/cluster/conformance tests/cluster/conformance/v0.1.7 tests/cluster/conformance/v0.2.0 tests/cluster/conformance/v0.3.0 tests/speed/bench/plots tests/repository/view release
+MODULES = $(PLUGIN) tests/netpol tests/netpol/specs tests/model/e2e tests/cluster/integration tests/cluster/conformance tests/cluster/conformance/v0.1.7 tests/cluster/conformance/v0.2.0 tests/cluster/conformance/v0.3.0 tests/speed tests/repository/view release
 
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
@@ -248,8 +248,9 @@ SCALE_RUNS = $(if $(SHORT),1,3)
 SCALE_PODS = 1000 $(if $(SHORT),,100000)
 
 bench: tools ## what is promised of speed and size, and what is reached: as root, on a quiet machine. With SHORT=-short once and with less of everything: does it work?
-	$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/speed/bench ./tests/speed/bench/callback ./tests/speed/bench/floor ./tests/speed/scale
-	$(GO) test -c -o bin/ ./tests/speed/bench ./pkg/kernel/steer
+	$(GO) build -o bin/ ./cmd/kube-network-policies
+	cd tests/speed && $(GO) build -o ../../bin/ ./bench ./bench/callback ./bench/floor ./scale && $(GO) test -c -o ../../bin/ ./bench
+	$(GO) test -c -o bin/ ./pkg/kernel/steer
 	@$(GIVE_BACK)
 	bin/bench -rounds $(ROUNDS) $(SHORT) $(if $(wildcard $(BENCH_OTHER)),-other $(BENCH_OTHER)) >$(BENCH_RESULTS)
 	for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s $(SHORT:-%=-test.%) && \
@@ -257,13 +258,13 @@ bench: tools ## what is promised of speed and size, and what is reached: as root
 	for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
 		bin/scale -agent bin/kube-network-policies -pods $$pods $(SHORT) >>$(BENCH_RESULTS) || exit 1; done; done
 	$(if $(SHORT),,HARD=1) NETNS_REQUIRED=1 $(GO) test -count 1 -v -run '^TestADenyBeside' ./tests/packets/netns >>$(BENCH_RESULTS)
-	@$(GO) run ./tests/speed/bench/table $(BENCH_RESULTS)
+	@cd tests/speed && $(GO) run ./bench/table ../../$(BENCH_RESULTS)
 
 pictures: tools monitoring-tools view-picture ## the pictures of docs/img: the dashboard, recorded from agents at work, and the page of kubectl netpol view, and, if make bench was run, its plots, as root
 	@mkdir -p bin
-	$(if $(wildcard $(BENCH_RESULTS)),cd tests/speed/bench/plots && $(GO) run . -into ../../../../docs/performance/img ../../../../$(BENCH_RESULTS))
+	$(if $(wildcard $(BENCH_RESULTS)),cd tests/speed && $(GO) run ./bench/plots -into ../../docs/performance/img ../../$(BENCH_RESULTS))
 	DASHBOARD=$(CURDIR)/bin/dashboard.json $(GO) test -count 1 -run '^TestRecordDashboard$$' ./tests/cluster/monitoring
-	cd tests/speed/bench/plots && $(GO) run ./dashboard ../../../../bin/dashboard.json ../../../../docs/img/dashboard.svg
+	cd tests/speed && $(GO) run ./bench/plots/dashboard ../../bin/dashboard.json ../../docs/img/dashboard.svg
 
 view-picture: view-tools ## the page of kubectl netpol view of 20, 60 and 200 workloads, for docs/img
 	cd tests/repository/view && PICTURES=$(CURDIR)/docs/img $(GO) test -count 1 -run '^TestPictures$$' .

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/process"
+	"sigs.k8s.io/kube-network-policies/tests/packets/process"
 )
 
 // usage is what has been used so far.

@@ -9,7 +9,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
-	"sigs.k8s.io/kube-network-policies/tests/speed/bench/load"
+	"sigs.k8s.io/kube-network-policies/tests/packets/load"
 )
 
 // expensiveRate is the packets per second that the pod sends and that an expensive policy

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
-	"sigs.k8s.io/kube-network-policies/tests/speed/bench/load"
+	"sigs.k8s.io/kube-network-policies/tests/packets/load"
 )
 
 const (

@@ -12,7 +12,6 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
-	"sigs.k8s.io/kube-network-policies/tests/speed/bench/results"
 )
 
 // finish makes the node track count UDP connections of pod from, which have ended: those of a client of one
@@ -111,8 +110,7 @@ type crowd struct {
 
 // report prints a measurement in the format of Go's benchmarks, for make bench.
 func (c *crowd) report(name string, took time.Duration) {
-	values := []results.Value{{Number: float64(took), Unit: "ns"}}
-	fmt.Println(results.Line{Name: "Crowd/" + name + c.measure, Count: 1, Values: values})
+	fmt.Printf("BenchmarkCrowd/%s%s 1 %d ns\n", name, c.measure, took.Nanoseconds())
 }
 
 // change applies a policy and measures how long it takes for the stream to flow, or to end.

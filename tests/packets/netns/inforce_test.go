@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 // enforcement is a cluster whose objects change at random, with an agent that is asked after each

@@ -25,9 +25,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 const agentsPort = "9082"

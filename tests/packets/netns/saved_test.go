@@ -16,9 +16,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 // apiAddress is where serveAPI serves.

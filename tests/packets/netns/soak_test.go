@@ -13,9 +13,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 const (

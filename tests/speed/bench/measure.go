@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/tests/speed/bench/load"
+	"sigs.k8s.io/kube-network-policies/tests/packets/load"
 	"sigs.k8s.io/kube-network-policies/tests/speed/bench/results"
 )
 

@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
+	"sigs.k8s.io/kube-network-policies/tests/packets/load"
 	"sigs.k8s.io/kube-network-policies/tests/speed/bench/cluster"
-	"sigs.k8s.io/kube-network-policies/tests/speed/bench/load"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 // readyTimeout limits the start of the deciding process. An agent reads its policies while

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 )
 
 // Of twenty changes of pods that may affect policies, ten change a label, five delete a

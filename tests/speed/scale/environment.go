@@ -10,10 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
+	"sigs.k8s.io/kube-network-policies/tests/packets/load"
 	"sigs.k8s.io/kube-network-policies/tests/speed/bench/cluster"
-	"sigs.k8s.io/kube-network-policies/tests/speed/bench/load"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 // environment is a node, an API server that only this node can reach, and the few pods of a

@@ -13,9 +13,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/speed/bench/cluster"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 // The client is a pod of another node, in a namespace that all clusters have. Its label

@@ -22,8 +22,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
 )
 
 // The main thread stays in its namespace, see load.Inside.
@@ -31,7 +31,7 @@ func init() { runtime.LockOSThread() }
 
 func main() {
 	o := options{size: size{namespaces: 1000}}
-	flag.StringVar(&o.agent, "agent", "", "path of the agent; empty builds it")
+	flag.StringVar(&o.agent, "agent", "../../bin/kube-network-policies", "path of the agent, which make build builds")
 	flag.IntVar(&o.size.pods, "pods", 100000, "pods in the cluster")
 	flag.IntVar(&o.size.policies, "policies", 10000, "policies in the cluster")
 	flag.StringVar(&o.size.shape, "shape", "spread", `where the policies are: "spread" over all namespaces or "all" in the one of the server that is probed`)
@@ -122,11 +122,6 @@ func (o options) measured(ctx context.Context, out io.Writer, fill func(*apiserv
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	if o.agent == "" {
-		if o.agent, err = lab.BuildAgent(ctx, e.dir); err != nil {
-			return err
-		}
-	}
 	m := &measurement{environment: e, options: o, out: out, client: e.api.Client()}
 	if err := steps(ctx, m); err != nil {
 		if m.agent != nil {

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sigs.k8s.io/kube-network-policies/tests/packets/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
+	"sigs.k8s.io/kube-network-policies/tests/packets/process"
 	"sigs.k8s.io/kube-network-policies/tests/speed/bench/results"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/apiserver"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/process"
 )
 
 // readyTimeout limits the time in which an agent reads the cluster.

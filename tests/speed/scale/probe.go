@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/tests/speed/bench/load"
+	"sigs.k8s.io/kube-network-policies/tests/packets/load"
 )
 
 const (
