@@ -68,6 +68,7 @@ func (a *agent) override(ctx context.Context, o conntrack.Overrides) error {
 	return a.steering.steerer.Override(ctx, steer.Overrides{
 		Denied: o.Denied, Ended: o.Ended,
 		Closed: steerEnds(o.Closed), Opened: steerEnds(o.Opened), Again: steerEnds(o.Again), Settled: steerEnds(o.Settled),
+		Complete: o.Complete,
 	})
 }
 

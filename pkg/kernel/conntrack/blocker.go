@@ -199,6 +199,7 @@ type Blocker struct {
 	readAt           time.Time // when to read what the previous Evaluator accepted; zero after that
 	covered          bool      // a pass is planned for the last change
 	passes           int       // completed
+	complete         bool      // the overrides of earlier agents have ended
 	listings         int       // begun
 	passWanted       bool      // a pass is needed
 	secondPassWanted bool      // and a second one after it

@@ -44,10 +44,13 @@ type Overrides struct {
 	// Again are ends with connections whose marks may be wrong: each packet of these is decided. At Settled
 	// marks decide again.
 	Again, Settled []End
+	// Complete says that the marks of all connections are right but for these overrides: those of an earlier
+	// agent end.
+	Complete bool
 }
 
 func (o *Overrides) empty() bool {
-	return len(o.Denied)+len(o.Ended)+len(o.Closed)+len(o.Opened)+len(o.Again)+len(o.Settled) == 0
+	return !o.Complete && len(o.Denied)+len(o.Ended)+len(o.Closed)+len(o.Opened)+len(o.Again)+len(o.Settled) == 0
 }
 
 const (

@@ -24,6 +24,7 @@ type fakeOverrides struct {
 	closed map[End]bool
 	again  map[End]bool
 	calls  int
+	ended  int // calls that end overrides of an earlier agent
 
 	fails  error
 	onCall func()
@@ -49,6 +50,9 @@ func (f *fakeOverrides) apply(o Overrides) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
+	if o.Complete {
+		f.ended++
+	}
 	for _, c := range o.Denied {
 		f.denied[c] = true
 	}
@@ -412,4 +416,24 @@ func TestLiveConnectionsOfTooManyClassesAreMarkedFirst(t *testing.T) {
 	if denied, _, _ := o.counts(); denied != maxDenied {
 		t.Errorf("%d classes are overridden, want %d", denied, maxDenied)
 	}
+}
+
+// The overrides of an earlier agent end once, after the first pass after which they can be ended.
+func TestOverridesOfAnEarlierAgentEndAfterAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := running(t)
+		o := withOverrides(b)
+		o.fails = errors.New("the table is not in place yet")
+		f.edit(func() { f.add(packet.UDP, "10.0.0.7:1", "10.0.0.8:53") })
+		b.Set(always(Block, nil), Change{All: true})
+		synctest.Wait()
+		o.fails = nil
+		time.Sleep(3 * minPassInterval)
+		b.Recheck()
+		time.Sleep(3 * minPassInterval)
+		synctest.Wait()
+		if o.ended != 1 {
+			t.Errorf("ended %d times, want once", o.ended)
+		}
+	})
 }

@@ -90,6 +90,7 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	count, done, err := b.list(ctx, []filter{{}}, b.noticeChange)
 	if err == nil {
 		b.endOverrides(ctx, []filter{{}}, l)
+		b.complete = b.complete || b.override(ctx, Overrides{Complete: true})
 	}
 	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
 	return err

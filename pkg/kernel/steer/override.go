@@ -59,6 +59,8 @@ type Overrides struct {
 	// Again are ends with connections whose marks may be wrong: the agent decides their packets. At
 	// Settled their marks decide again.
 	Again, Settled []End
+	// Complete ends the overrides that an earlier agent has left.
+	Complete bool
 }
 
 // overrideKey is the name of a set and the key of an element of it.
@@ -187,8 +189,15 @@ func (s *Steerer) override(ctx context.Context, o Overrides) error {
 		return err
 	}
 	tx := &nft.Transaction{}
+	if o.Complete {
+		s.inherits = false
+		s.planOverrides(tx)
+		return s.table.RunAt(ctx, tx, 0)
+	}
 	for _, k := range overridesWithout(before, s.overrides) {
-		tx.Delete(k.element())
+		if !s.inherits || k.set != overridesSet {
+			tx.Delete(k.element())
+		}
 	}
 	for _, k := range overridesWithout(s.overrides, before) {
 		tx.Add(k.element())
@@ -228,13 +237,16 @@ func sortOverrides(keys []overrideKey) {
 }
 
 // planOverrides replaces the elements of the sets of overrides, because another process may have changed
-// them.
+// them. Those of an earlier agent stay until the marks say what they say, but do not decide about blocked
+// connections: there may be a flowtable now.
 func (s *Steerer) planOverrides(tx *nft.Transaction) {
 	if s.cfg.BlockMark == 0 {
 		return
 	}
 	for _, set := range overrideSets() {
-		tx.Flush(&knftables.Set{Name: set.Name})
+		if !s.inherits || set.Name == reopeningSet {
+			tx.Flush(&knftables.Set{Name: set.Name})
+		}
 	}
 	for _, k := range overridesWithout(s.overrides, nil) {
 		tx.Add(k.element())

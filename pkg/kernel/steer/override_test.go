@@ -29,6 +29,7 @@ func TestOverridesDropOnlyWhatIsDenied(t *testing.T) {
 	established := state(steertest.Established)
 	for _, f := range []struct{ pod, peer, other netip.Addr }{{v4, peer4, v4b}, {v6, peer6, v6b}} {
 		mustSync(t, s, Sets{Ingress: []netip.Addr{f.pod}, Egress: []netip.Addr{f.pod}, Pods: []netip.Addr{f.pod, f.other}})
+		mustOverride(t, s, Overrides{Complete: true})
 		pass := []traceCase{
 			{"to the pod", pkt(f.peer, f.pod, forwarded, dport(80), established), accept},
 			{"from the pod", pkt(f.pod, f.peer, forwarded, dport(80), established), accept},
@@ -165,6 +166,7 @@ func TestOverridesAreRestored(t *testing.T) {
 		t.Errorf("before the table exists: %v", err)
 	}
 	mustSync(t, s, Sets{})
+	mustOverride(t, s, Overrides{Complete: true})
 	mustOverride(t, s, Overrides{Closed: []End{{Addr: v4}}})
 	closed := familyName(closedFromSet, false)
 	fake.Table.Sets[closed].Elements = nil // timed out
@@ -189,6 +191,42 @@ func TestOverridesAreRestored(t *testing.T) {
 	s.observed, s.flush = nil, true // another process has changed the table
 	mustSync(t, s, Sets{})
 	check()
+}
+
+// What an earlier agent has overridden stays so until the marks of a new one are complete, also while it
+// changes its own overrides, but blocked connections stay blocked.
+func TestOverridesOfAnEarlierAgent(t *testing.T) {
+	for _, f := range []struct{ pod, peer, other netip.Addr }{{v4, peer4, v4b}, {v6, peer6, v6b}} {
+		earlier, fake := newFake(t, blocking)
+		sets := Sets{Ingress: []netip.Addr{f.pod, f.other}, Egress: []netip.Addr{f.pod, f.other}, Pods: []netip.Addr{f.pod, f.other}}
+		mustSync(t, earlier, sets)
+		mustOverride(t, earlier, Overrides{
+			Denied: []packet.Class{{Src: f.pod, Dst: f.peer, Proto: packet.UDP, Port: 53}},
+			Closed: []End{{Addr: f.other}}, Again: []End{{Addr: f.pod, Ingress: true}},
+		})
+		established := state(steertest.Established)
+		blocked := pkt(f.peer, f.pod, forwarded, established, marked(0, 0x800))
+		packets := []steertest.Packet{pkt(f.pod, f.peer, forwarded, dport(53), established), pkt(f.other, f.peer, forwarded, established), pkt(f.peer, f.pod, forwarded, established), blocked}
+		check := func(want ...steertest.Verdict) {
+			t.Helper()
+			for i, p := range packets {
+				checkTraces(t, fake, []traceCase{{fmt.Sprintf("%v, packet %d", f.pod, i), p, want[i]}})
+			}
+		}
+		check(drop, drop, queue, queue)
+		s := newOn(t, fake, func(c *Config) { blocking(c); c.Queue = 101 })
+		if err := s.Override(testContext(t), Overrides{Complete: true}); !errors.Is(err, errNotInPlace) {
+			t.Errorf("before the table is in place: %v", err)
+		}
+		mustSync(t, s, sets)
+		check(drop, drop, queue, drop)
+		for _, own := range []Overrides{{Closed: []End{{Addr: f.peer.Next()}}}, {Opened: []End{{Addr: f.peer.Next()}}}} {
+			mustOverride(t, s, own)
+			check(drop, drop, queue, drop)
+		}
+		mustOverride(t, s, Overrides{Complete: true})
+		check(accept, accept, accept, drop)
+	}
 }
 
 // What is denied while an agent starts is dropped as soon as the agent has the table, in the same transaction.

@@ -60,6 +60,7 @@ type Steerer struct {
 	verdicts  verdictKernel
 	tableLock chan struct{}            // full while the table is applied or released, or verdicts or overrides are written
 	overrides map[overrideKey]struct{} // in the kernel, or to be written with the table; owned by the holder of tableLock
+	inherits  bool                     // the table may have overrides of an earlier agent; owned like them
 
 	leaving   atomic.Bool   // Release was called
 	onStandby chan struct{} // wakes watchHolder when another agent writes the table
@@ -129,7 +130,7 @@ func newTable(cfg Config) (*nft.Table, error) {
 func newSteerer(cfg Config, caps Capabilities, t table, k kernel, v verdictKernel) *Steerer {
 	s := &Steerer{cfg: cfg, divert: cfg.Divert, table: t, kernel: k, verdicts: v, health: errNotSynced,
 		mayAnswer: cfg.BlockMark != 0 && caps.Answers(),
-		overrides: make(map[overrideKey]struct{}),
+		overrides: make(map[overrideKey]struct{}), inherits: true,
 		onStandby: make(chan struct{}, 1), tableLock: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
