@@ -253,7 +253,7 @@ func (w *waiting) ask(ctx context.Context) ([]enforcement, error) {
 func byCondition(p awaited, o *unstructured.Unstructured, noAsk error) enforcement {
 	c := enforcedCondition(o)
 	switch {
-	case c == nil && p.kind.Namespaced && !compile.ReportsEnforced(o):
+	case c == nil && p.kind.Namespaced && !compile.ReportsEnforced(o, nil):
 		return enforcement{text: fmt.Sprintf("nothing says whether it is in force: agents are not asked (%v), and it has no condition; annotate it with %s=%s", noAsk, compile.ReportAnnotation, compile.ReportEnforced)}
 	case c == nil:
 		return enforcement{text: fmt.Sprintf("the status writer has not said whether it is in force, and agents are not asked (%v)", noAsk)}

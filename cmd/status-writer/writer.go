@@ -158,6 +158,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Audited:        o.audited,
 		Enforced:       inForce,
 		Readiness:      ready,
+		Accepted:       compile.ReportsAccepted,
 		Reports:        compile.ReportsEnforced,
 		Beside:         taints,
 		LeaseNamespace: namespace,

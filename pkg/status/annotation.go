@@ -12,10 +12,9 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Annotations of objects without a status. A policy that is enforced as written
-// has none, unless its author asks whether it is in force.
+// Annotations of objects without a status.
 const (
-	// Annotation holds the conditions as a JSON list.
+	// Annotation holds the conditions as a JSON list, without those that report no failure.
 	Annotation = "kube-network-policies.x-k8s.io/conditions"
 	// SummaryAnnotation lists the parts that are not enforced as written, in a line of at
 	// most maxSummary bytes.
@@ -37,8 +36,8 @@ type annotation struct {
 	prefix   string
 }
 
-// NewAnnotationSink returns the Sink that stores conditions in these annotations, if they
-// report a problem. Types begin with "prefix/" unless prefix is empty.
+// NewAnnotationSink returns the Sink that stores conditions in these annotations. Types begin with
+// "prefix/" unless prefix is empty.
 func NewAnnotationSink(client dynamic.Interface, resource schema.GroupResource, prefix string) Sink {
 	return &annotation{client, resource, prefix}
 }
@@ -61,10 +60,10 @@ func (a *annotation) Read(o *unstructured.Unstructured) []metav1.Condition {
 }
 
 func (a *annotation) Stores(o *unstructured.Unstructured, conditions []metav1.Condition) bool {
-	if !reports(conditions) {
+	if len(conditions) == 0 {
 		return !a.Marked(o)
 	}
-	return sameConditions(a.Read(o), conditions) && o.GetAnnotations()[SummaryAnnotation] == summary(conditions) && !outdated(o)
+	return sameConditions(a.Read(o), withoutNoFailure(conditions)) && o.GetAnnotations()[SummaryAnnotation] == summary(conditions) && !outdated(o)
 }
 
 // summary returns the human-readable annotation, empty for none.
@@ -73,11 +72,6 @@ func summary(conditions []metav1.Condition) string {
 		return truncate(c.Message, maxSummary)
 	}
 	return ""
-}
-
-// reports reports whether conditions are stored: they say more than that the policy is accepted.
-func reports(conditions []metav1.Condition) bool {
-	return problem(conditions) != nil || enforcedOf(conditions) != nil
 }
 
 func (a *annotation) Marked(o *unstructured.Unstructured) bool {
@@ -98,12 +92,11 @@ func (a *annotation) Probe(ctx context.Context, o *unstructured.Unstructured, co
 	return a.apply(ctx, o, conditions, metav1.DryRunAll)
 }
 
-// Write removes the annotations if conditions report nothing: most policies are enforced as written,
-// and lists should not return this for each of them. An outdated annotation is removed alone: the update
-// queues the object again.
+// Write removes the annotations if there are no conditions. An outdated annotation is removed alone: the
+// update queues the object again.
 func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
 	switch {
-	case !reports(conditions):
+	case len(conditions) == 0:
 		return a.remove(ctx, o, o.GetResourceVersion(), Annotation, SummaryAnnotation, RemovedAnnotation)
 	case outdated(o):
 		return a.remove(ctx, o, o.GetResourceVersion(), RemovedAnnotation)
@@ -112,7 +105,7 @@ func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, co
 }
 
 func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition, dryRun ...string) error {
-	value, err := json.Marshal(withPrefix(a.prefix, conditions))
+	value, err := json.Marshal(withPrefix(a.prefix, withoutNoFailure(conditions)))
 	if err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}

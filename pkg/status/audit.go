@@ -110,12 +110,13 @@ func (n *namespaces) get(name string) metav1.Object {
 
 // audits reports whether the policy o is evaluated but not enforced.
 func (w *kindWriter) audits(o *unstructured.Unstructured) bool {
-	if w.spaces == nil {
-		return false
+	return w.spaces != nil && w.cfg.Audited(o, w.namespaceOf(o))
+}
+
+// namespaceOf returns the namespace of the policy o, nil if it is not known.
+func (w *kindWriter) namespaceOf(o *unstructured.Unstructured) metav1.Object {
+	if w.spaces == nil || o.GetNamespace() == "" {
+		return nil
 	}
-	var namespace metav1.Object
-	if o.GetNamespace() != "" {
-		namespace = w.spaces.get(o.GetNamespace())
-	}
-	return w.cfg.Audited(o, namespace)
+	return w.spaces.get(o.GetNamespace())
 }

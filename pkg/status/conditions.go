@@ -161,6 +161,16 @@ func truncate(s string, n int) string {
 	return s[:n] + ellipsis
 }
 
+// onlyAccepts reports whether conditions say no more than that the policy is enforced as written.
+func onlyAccepts(conditions []metav1.Condition) bool {
+	return problem(conditions) == nil && enforcedOf(conditions) == nil
+}
+
+// withoutNoFailure returns conditions without those that report no failure.
+func withoutNoFailure(conditions []metav1.Condition) []metav1.Condition {
+	return slices.DeleteFunc(slices.Clone(conditions), func(c metav1.Condition) bool { return c.Reason == NoFailure })
+}
+
 // withTimes returns conditions with transition times: the old one if a condition of the same
 // type has the same status, else now.
 func withTimes(old, conditions []metav1.Condition, now metav1.Time) []metav1.Condition {

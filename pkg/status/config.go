@@ -37,9 +37,12 @@ type Config struct {
 	// Readiness writes the condition of pods with a readiness gate. It runs while this Writer holds
 	// the Lease, and shares the rounds of Enforced. It may be nil.
 	Readiness *gate.Gate
-	// Reports reports whether the author of a policy without a status asks to have it reported
-	// whether it is in force, by an annotation that Annotations returns. If it is nil, none does.
-	Reports func(policy metav1.Object) bool
+	// Accepted reports whether a policy without a status gets conditions even if they report no
+	// problem, by annotations of the policy and of its namespace that Annotations returns. If it is
+	// nil, none does.
+	Accepted func(policy, namespace metav1.Object) bool
+	// Reports, like Accepted, reports whether conditions say whether the policy is in force.
+	Reports func(policy, namespace metav1.Object) bool
 	// Beside also runs while this Writer holds the Lease, until its context ends. It may be
 	// nil.
 	Beside func(context.Context)

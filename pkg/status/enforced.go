@@ -18,10 +18,8 @@ func (w *kindWriter) note(obj any, fresh bool) {
 		return
 	}
 	needs := []enforced.Need{{Kind: w.kind.Name, Version: o.GetResourceVersion()}}
-	if w.spaces != nil && o.GetNamespace() != "" {
-		if ns := w.spaces.get(o.GetNamespace()); ns != nil { // it may say whether the policy is audited
-			needs = append(needs, enforced.Need{Kind: "Namespace", Version: ns.GetResourceVersion()})
-		}
+	if ns := w.namespaceOf(o); ns != nil { // it may say whether the policy is audited
+		needs = append(needs, enforced.Need{Kind: "Namespace", Version: ns.GetResourceVersion()})
 	}
 	name := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 	w.cfg.Enforced.Note(enforced.Policy{Kind: w.kind.Name, NamespacedName: name}, w.revision(o), fresh, needs...)
@@ -44,7 +42,7 @@ func (w *kindWriter) forgetEnforced(key types.NamespacedName) {
 // stays as it is when nodes come and go.
 func (w *kindWriter) enforced(key types.NamespacedName, p *plan, stored []metav1.Condition) []metav1.Condition {
 	o := p.object
-	asked := p.sink.Name() == SubresourceSink || w.cfg.Reports != nil && w.cfg.Reports(o)
+	asked := p.sink.Name() == SubresourceSink || w.cfg.Reports != nil && w.cfg.Reports(o, w.namespaceOf(o))
 	if w.cfg.Enforced == nil || p.audited || !asked || p.conditions[0].Status != metav1.ConditionTrue {
 		return nil
 	}
@@ -79,7 +77,8 @@ func enforcedOf(conditions []metav1.Condition) *metav1.Condition {
 	return nil
 }
 
-// ofSpec returns the conditions that depend on the policy alone.
+// ofSpec returns the conditions that depend on the policy alone, without those that report no failure:
+// annotations leave them out.
 func ofSpec(conditions []metav1.Condition) []metav1.Condition {
-	return slices.DeleteFunc(slices.Clone(conditions), func(c metav1.Condition) bool { return c.Type == removedType || isEnforced(c) })
+	return slices.DeleteFunc(withoutNoFailure(conditions), func(c metav1.Condition) bool { return c.Type == removedType || isEnforced(c) })
 }

@@ -19,6 +19,7 @@ type plan struct {
 	object     *unstructured.Unstructured
 	findings   []policy.Finding
 	audited    bool
+	accepts    bool // there is nothing to say but that the policy is enforced as written
 	conditions []metav1.Condition
 	sink       Sink // nil if no sink is usable
 	old        Sink // another sink that still stores our conditions, nil for none
@@ -30,8 +31,13 @@ func (p plan) writes() bool { return p.sink != nil && (!p.upToDate || p.old != n
 
 // sync stores the conditions of an object. In a steady state it writes nothing.
 func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
+	turn := w.accepted.turn(key)
 	p, err := w.plan(ctx, key)
-	if err == nil && p.writes() {
+	if err == nil && p.writes() && !turn {
+		if p.accepts {
+			w.accepted.queue.Add(key)
+			return nil
+		}
 		// The wait may be long, so plan again with the current cache.
 		if err = w.wait(ctx); err == nil {
 			p, err = w.plan(ctx, key)
@@ -93,6 +99,12 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 		return p, nil
 	}
 	p.conditions = append(p.conditions, w.enforced(key, &p, stored)...)
+	if onlyAccepts(p.conditions) {
+		p.accepts = true
+		if p.sink.Name() == AnnotationSink && (w.cfg.Accepted == nil || !w.cfg.Accepted(o, w.namespaceOf(o))) {
+			p.conditions = nil
+		}
+	}
 	p.upToDate = p.sink.Stores(o, p.conditions)
 	p.sameSpec = sameConditions(ofSpec(stored), ofSpec(p.conditions))
 	for _, s := range w.kind.Sinks {

@@ -109,6 +109,7 @@ type kindWriter struct {
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
+	accepted  *accepted
 	deletions deletions
 
 	mu      sync.Mutex
@@ -124,7 +125,8 @@ func (w *Writer) newKindWriter(k Kind, r schema.GroupVersionResource, spaces *na
 		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, r, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minBackoff, maxBackoff)),
-		changed: make(map[types.NamespacedName]time.Time),
+		accepted: newAccepted(),
+		changed:  make(map[types.NamespacedName]time.Time),
 	}
 	if !w.cfg.withoutEvents {
 		kw.events = newEventRecorder(w.cfg.Client.EventsV1(), w)
@@ -168,8 +170,10 @@ func (w *kindWriter) run(ctx context.Context) {
 			})
 		}
 	}
+	all.Go(func() { w.accepted.run(ctx, w.wait, w.queue.Add) })
 	<-ctx.Done()
 	w.queue.ShutDown()
+	w.accepted.queue.ShutDown()
 	all.Wait()
 	w.metrics.forgetKind(w.kind.Name)
 	if w.cfg.Enforced != nil {

@@ -66,7 +66,8 @@ func DiagnoseNamespace(o metav1.Object) []policy.Finding {
 	d.ref.Namespace, d.ref.Generation = "", 0
 	d.enforcement(o, "the policies of the namespace are")
 	d.denial(o)
-	d.annotations(o, EnforcementAnnotation, ForwardedSourcesAnnotation, DenyAnnotation)
+	d.report(o)
+	d.annotations(o, EnforcementAnnotation, ForwardedSourcesAnnotation, DenyAnnotation, ReportAnnotation)
 	_, findings := ForwardedSources(o)
 	return append(d.findings, findings...)
 }

@@ -125,8 +125,8 @@ func TestConditionsOfPortRange(t *testing.T) {
 
 		w.stop()
 		startWriter(t, asWriter(t, plane)) // which knows ranges
-		accepted := shows(k, c.namespace, "range", inStatus, cleanWhere(inStatus))
-		if again := accepted["Accepted"].LastTransitionTime; inStatus && again.IsZero() {
+		accepted := shows(k, c.namespace, "range", inStatus, clean)
+		if again := accepted["Accepted"].LastTransitionTime; again.IsZero() {
 			t.Error("Accepted has no time")
 		}
 	})
@@ -171,7 +171,7 @@ func TestConditionsMoveWithTheServersStatus(t *testing.T) {
 	move(nodePorts(c.namespace, "range"), false, true, unsupported)
 	restart(t, plane, func() {}, "--feature-gates=NetworkPolicyStatus=false")
 	move(nodePorts(c.namespace, "range"), true, false, unsupported) // though the server still shows them
-	move(plain(c.namespace, "range"), false, false, cleanWhere(false))
+	move(plain(c.namespace, "range"), true, false, clean)
 	restart(t, plane, func() {})
 	move(nodePorts(c.namespace, "range"), false, true, unsupported)
 }

@@ -161,11 +161,11 @@ type shownConditions map[string]metav1.Condition
 // ours are the types of the writer's conditions.
 var ours = []string{status.Accepted, status.PartialFailure, status.Failure}
 
-// summary is our conditions in a line.
+// summary is our conditions in a line, without those that report no failure: annotations leave them out.
 func (c shownConditions) summary() string {
 	var parts []string
 	for _, kind := range ours {
-		if one, ok := c[kind]; ok {
+		if one, ok := c[kind]; ok && one.Reason != status.NoFailure {
 			parts = append(parts, fmt.Sprintf("%s=%s/%s", kind, one.Status, one.Reason))
 		}
 	}
@@ -174,27 +174,18 @@ func (c shownConditions) summary() string {
 
 // The summaries of conditions.
 const (
-	clean       = "Accepted=True/PolicyAccepted PartialFailure=False/NoFailure Failure=False/NoFailure"
-	unsupported = "Accepted=True/PolicyAccepted PartialFailure=True/FeatureNotSupported Failure=False/NoFailure"
+	clean       = "Accepted=True/PolicyAccepted"
+	unsupported = "Accepted=True/PolicyAccepted PartialFailure=True/FeatureNotSupported"
 )
-
-// cleanWhere is the summary for a policy that is enforced as written. Annotations are
-// for problems only.
-func cleanWhere(inStatus bool) string {
-	if inStatus {
-		return clean
-	}
-	return ""
-}
 
 // partial is the summary for a policy that is enforced in part.
 func partial(reason string) string {
-	return "Accepted=True/PolicyAccepted PartialFailure=True/" + reason + " Failure=False/NoFailure"
+	return "Accepted=True/PolicyAccepted PartialFailure=True/" + reason
 }
 
 // failed is the summary for a policy that is not enforced.
 func failed(reason string) string {
-	return "Accepted=False/" + reason + " PartialFailure=False/NoFailure Failure=True/" + reason
+	return "Accepted=False/" + reason + " Failure=True/" + reason
 }
 
 // conditionsOf reads the conditions of a policy where the server keeps them:
@@ -222,6 +213,18 @@ func conditionsOf(t *testing.T, policy *unstructured.Unstructured, inStatus bool
 	conditions := shownConditions{}
 	for _, c := range list {
 		conditions[c.Type] = c
+		if !inStatus && c.Reason == status.NoFailure {
+			t.Errorf("the annotation of %s reports that there is no failure: %s", policy.GetName(), annotation)
+		}
+	}
+	written := 0
+	for _, kind := range ours {
+		if _, found := conditions[kind]; found {
+			written++
+		}
+	}
+	if inStatus && written != 0 && written != len(ours) {
+		t.Errorf("the status of %s has not all of %v: %v", policy.GetName(), ours, inside)
 	}
 	return conditions
 }
