@@ -52,8 +52,10 @@ MODULES = $(PLUGIN) tests/netpol tests/netpol/specs tests/model/e2e tests/cluste
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
 
+# The page of the repository, for releases and reports.
+PROJECT ?= https://repository.example/kube-network-policies
 # What a conformance report links to as the run that made it.
-PROOF ?= https://github.com/kubernetes-sigs/kube-network-policies/blob/main/docs/testing/conformance.md
+PROOF ?= $(PROJECT)
 
 comma := ,
 
@@ -124,7 +126,7 @@ test-conformance-packets: tools build ## the conformance suites with real packet
 conformance-report: REPORT ?= bin/conformance-report.yaml
 conformance-report: tools build
 	cd tests/cluster/conformance && $(GO) run . -networks netns -agent ../../../bin/kube-network-policies -suites v0.3.0 -clusters IPv4-beside \
-		-report '$(abspath $(REPORT))' -version '$(VERSION)' -proof '$(PROOF)'
+		-report '$(abspath $(REPORT))' -version '$(VERSION)' -home '$(PROJECT)' -proof '$(PROOF)'
 
 test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario, with verdicts remembered by the kernel and without, and with answers
 	$(GO) run ./tests/packets/suite -backend netns
@@ -189,7 +191,7 @@ e2e-slice: ## a dozen of these tests on a cluster of their own, if its programs 
 	LDFLAGS='$(LDFLAGS)' tests/cluster/e2e/slice.sh
 
 e2e-conformance: ## the conformance suites of the network policy API with real pods on that cluster, or on that of KUBECONFIG
-	REPORT='$(abspath $(REPORT))' VERSION='$(VERSION)' PROOF='$(PROOF)' tests/cluster/e2e/conformance.sh
+	REPORT='$(abspath $(REPORT))' VERSION='$(VERSION)' PROJECT='$(PROJECT)' PROOF='$(PROOF)' tests/cluster/e2e/conformance.sh
 
 e2e-dsl: ## the truth tables of every scenario with real pods on that cluster, or on that of KUBECONFIG
 	tests/cluster/e2e/dsl.sh
@@ -276,8 +278,8 @@ manifests: ## render the Helm chart into install*.yaml and kustomize/
 
 # What is released, and the image that it names.
 RELEASE ?= $(shell sed -n 's/^appVersion: //p' charts/kube-network-policies/Chart.yaml)
-RELEASE_IMAGE ?= ghcr.io/kubernetes-sigs/kube-network-policies
-DIST = $(GO) run ./dist -version $(RELEASE) -image $(RELEASE_IMAGE) -ldflags '-X $(BUILD).Version=$(RELEASE) -X $(BUILD).Revision=$(COMMIT) -X $(BUILD).BuildDate=$(DATE)'
+RELEASE_IMAGE ?= registry.example/kube-network-policies
+DIST = $(GO) run ./dist -version $(RELEASE) -image $(RELEASE_IMAGE) -project $(PROJECT) -ldflags '-X $(BUILD).Version=$(RELEASE) -X $(BUILD).Revision=$(COMMIT) -X $(BUILD).BuildDate=$(DATE)'
 
 release: ## the files of the release RELEASE, in bin/release. With DRY_RUN=1 also of the changelog's unreleased section
 	rm -rf bin/release

@@ -236,7 +236,7 @@ func TestExampleOfTheAction(t *testing.T) {
 	read("example.yml", &example)
 	found := false
 	for _, s := range example.Jobs["policies"].Steps {
-		if !strings.HasPrefix(s.Uses, "kubernetes-sigs/kube-network-policies/action@v") {
+		if !strings.HasPrefix(s.Uses, "OWNER/kube-network-policies/action@v") {
 			continue
 		}
 		found = true

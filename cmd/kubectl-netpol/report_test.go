@@ -86,10 +86,9 @@ func TestReportAsSARIF(t *testing.T) {
 				Driver struct {
 					Name  string
 					Rules []struct {
-						ID                   string
-						HelpURI              string
-						ShortDescription     struct{ Text string }
-						DefaultConfiguration struct{ Level string }
+						ID                     string
+						ShortDescription, Help struct{ Text string }
+						DefaultConfiguration   struct{ Level string }
 					}
 				}
 			}
@@ -122,7 +121,7 @@ func TestReportAsSARIF(t *testing.T) {
 		t.Errorf("%d rules, want %d", len(rules), len(lint.Rules))
 	}
 	for _, r := range rules {
-		if r.ID == "" || r.ShortDescription.Text == "" || !slices.Contains(levels, r.DefaultConfiguration.Level) || !strings.HasSuffix(r.HelpURI, "docs/lints.md#"+r.ID) {
+		if r.ID == "" || r.ShortDescription.Text == "" || !slices.Contains(levels, r.DefaultConfiguration.Level) || !strings.HasSuffix(r.Help.Text, "(docs/lints.md#"+r.ID+")") {
 			t.Errorf("rule %+v", r)
 		}
 	}

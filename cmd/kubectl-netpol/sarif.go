@@ -29,17 +29,15 @@ type (
 		Driver sarifDriver `json:"driver"`
 	}
 	sarifDriver struct {
-		Name           string      `json:"name"`
-		Version        string      `json:"version,omitempty"`
-		InformationURI string      `json:"informationUri"`
-		Rules          []sarifRule `json:"rules"`
+		Name    string      `json:"name"`
+		Version string      `json:"version,omitempty"`
+		Rules   []sarifRule `json:"rules"`
 	}
 	sarifRule struct {
 		ID                   string             `json:"id"`
 		ShortDescription     sarifText          `json:"shortDescription"`
 		FullDescription      sarifText          `json:"fullDescription"`
-		Help                 *sarifText         `json:"help,omitempty"`
-		HelpURI              string             `json:"helpUri"`
+		Help                 sarifText          `json:"help"`
 		DefaultConfiguration sarifConfiguration `json:"defaultConfiguration"`
 	}
 	sarifConfiguration struct {
@@ -80,16 +78,13 @@ type (
 	}
 )
 
-const (
-	sarifSchema = "https://json.schemastore.org/sarif-2.1.0.json"
-	project     = "https://github.com/kubernetes-sigs/kube-network-policies"
-)
+const sarifSchema = "https://json.schemastore.org/sarif-2.1.0.json"
 
 var sarifLevels = map[lint.Severity]string{lint.Error: "error", lint.Warning: "warning", lint.Info: "note"}
 
 func writeSARIF(w io.Writer, r *report) error {
 	run := sarifRun{
-		Tool:       sarifTool{sarifDriver{Name: "kubectl-netpol", Version: version.Version, InformationURI: project}},
+		Tool:       sarifTool{sarifDriver{Name: "kubectl-netpol", Version: version.Version}},
 		ColumnKind: "utf16CodeUnits",
 		Results:    []sarifResult{},
 	}
@@ -116,12 +111,9 @@ func newSARIFRule(r *lint.Rule) sarifRule {
 		ID:                   r.ID,
 		ShortDescription:     sarifText{r.Title},
 		FullDescription:      sarifText{r.Why},
-		HelpURI:              project + "/blob/main/docs/lints.md#" + r.ID,
 		DefaultConfiguration: sarifConfiguration{sarifLevels[r.Severity]},
 	}
-	if r.Fix != "" {
-		rule.Help = &sarifText{r.Fix}
-	}
+	rule.Help = sarifText{strings.TrimSpace(r.Fix + " (docs/lints.md#" + r.ID + ")")}
 	return rule
 }
 

@@ -121,13 +121,13 @@ func bom(name, version string, info *debug.BuildInfo) ([]byte, error) {
 
 // krew returns the manifest of the plugin, whose fields are those of
 // https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest.
-func krew(version, url string, archives []archive) ([]byte, error) {
+func krew(version, project string, archives []archive) ([]byte, error) {
 	type object = map[string]any
 	var platforms []object
 	for _, a := range archives {
 		platforms = append(platforms, object{
 			"selector": object{"matchLabels": object{"os": a.os, "arch": a.arch}},
-			"uri":      url + "/" + version + "/" + a.name,
+			"uri":      project + "/releases/download/" + version + "/" + a.name,
 			"sha256":   a.sum,
 			"bin":      pluginName(a.platform),
 		})
@@ -138,7 +138,7 @@ func krew(version, url string, archives []archive) ([]byte, error) {
 		"metadata":   object{"name": "netpol"},
 		"spec": object{
 			"version":          version,
-			"homepage":         "https://github.com/kubernetes-sigs/kube-network-policies",
+			"homepage":         project,
 			"shortDescription": "Show what network policies do",
 			"description": "Prints which pods reach which, explains one connection rule by rule, shows\n" +
 				"what a change of policies would change, and checks policies in CI.\n",

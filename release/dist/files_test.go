@@ -72,7 +72,7 @@ func TestKrew(t *testing.T) {
 	}
 	for _, want := range []string{
 		"kind: Plugin\n", "  name: netpol\n", "  version: v0.1.0\n",
-		"  - bin: kubectl-netpol\n    selector:\n      matchLabels:\n        arch: s390x\n        os: linux\n    sha256: 12ab\n    uri: https://example.com/v0.1.0/a.tar.gz\n",
+		"  - bin: kubectl-netpol\n    selector:\n      matchLabels:\n        arch: s390x\n        os: linux\n    sha256: 12ab\n    uri: https://example.com/releases/download/v0.1.0/a.tar.gz\n",
 		"  - bin: kubectl-netpol.exe\n",
 	} {
 		if !strings.Contains(string(manifest), want) {

@@ -33,7 +33,7 @@ var (
 type release struct {
 	version    string // vX.Y.Z
 	image      string // without tag
-	url        string // of the folder that the files are published in
+	project    string // the page of the repository
 	ldflags    string
 	repository string
 	folder     string
@@ -42,8 +42,8 @@ type release struct {
 func main() {
 	var r release
 	flag.StringVar(&r.version, "version", "", "`vX.Y.Z`")
-	flag.StringVar(&r.image, "image", "ghcr.io/kubernetes-sigs/kube-network-policies", "the `NAME` of the published image, without a tag")
-	flag.StringVar(&r.url, "url", "https://github.com/kubernetes-sigs/kube-network-policies/releases/download", "where releases are published, each in a folder with its version")
+	flag.StringVar(&r.image, "image", "", "the `NAME` of the published image, without a tag")
+	flag.StringVar(&r.project, "project", "", "the `URL` of the repository's page; releases are below it")
 	flag.StringVar(&r.ldflags, "ldflags", "", "`FLAGS` of the linker, in addition")
 	flag.StringVar(&r.repository, "repository", "..", "the `FOLDER` of the repository")
 	flag.StringVar(&r.folder, "into", "../bin/release", "the `FOLDER` to write to; it must not exist")
@@ -146,7 +146,7 @@ func (r release) plugins() error {
 		}
 		archives = append(archives, a)
 	}
-	manifest, err := krew(r.version, r.url, archives)
+	manifest, err := krew(r.version, r.project, archives)
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type options struct {
 	all      bool
 	report   string
 	version  string
+	home     string
 	proof    string
 }
 
@@ -57,6 +58,7 @@ func main() {
 	flag.StringVar(&o.binaries, "binaries", "", "a folder with the suites as test binaries, RELEASE.test; when empty they are built")
 	flag.StringVar(&o.report, "report", "", "with one suite of v0.3.0 or later, cluster and network: a file for the report that network-policy-api collects")
 	flag.StringVar(&o.version, "version", "", "with -report: the version of this project")
+	flag.StringVar(&o.home, "home", "", "with -report: the page of the repository")
 	flag.StringVar(&o.proof, "proof", "", "with -report: a link to the run that makes it")
 	flag.BoolVar(&o.all, "v", false, "show the output of all suites, not only of failed ones")
 	flag.Parse()

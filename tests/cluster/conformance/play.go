@@ -113,7 +113,7 @@ func (p play) exec(ctx context.Context) (string, error) {
 	defer cancel()
 	args := []string{"-test.v", "-test.run", "^TestConformance$/" + p.options.run, "-silence", p.options.silence.String()}
 	if p.options.report != "" {
-		args = append(args, "-report", p.options.report, "-version", p.options.version, "-proof", p.options.proof)
+		args = append(args, "-report", p.options.report, "-version", p.options.version, "-home", p.options.home, "-proof", p.options.proof)
 	}
 	test := exec.CommandContext(ctx, p.binary, args...)
 	test.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig)

@@ -23,7 +23,7 @@ for release in ${RELEASES:-v0.1.7 v0.3.0}; do
 	provide $(sed -nE 's/^ *image: //p' "$api"/conformance/base/manifests.yaml | sort -u)
 	within 300 "the namespaces of the last run to be gone" no_namespaces
 	report=()
-	[[ -z ${REPORT:-} || $release != v0.3.0 ]] || report=(-report "$REPORT" -version "$VERSION" -proof "$PROOF")
+	[[ -z ${REPORT:-} || $release != v0.3.0 ]] || report=(-report "$REPORT" -version "$VERSION" -home "$PROJECT" -proof "$PROOF")
 	started=$SECONDS result=0
 	cd "$suite"
 	at_target "$out/conformance-$release.test" -test.v -test.timeout 3h ${RUN:+-test.run "TestConformance/($RUN)"} "${report[@]}" >"$log" 2>&1 || result=1

@@ -127,8 +127,8 @@ func TestAlertsAreDescribed(t *testing.T) {
 		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 			t.Errorf("%s lacks a summary or a description", r.Alert)
 		}
-		if want := operations + "#" + strings.ToLower(r.Alert); !strings.HasSuffix(r.Annotations["runbook_url"], want) {
-			t.Errorf("%s has the runbook_url %s, want one that ends in %s", r.Alert, r.Annotations["runbook_url"], want)
+		if want := operations + "#" + strings.ToLower(r.Alert); !strings.HasSuffix(want, r.Annotations["runbook"]) || r.Annotations["runbook"] == "" {
+			t.Errorf("%s has the runbook %s, want the end of %s", r.Alert, r.Annotations["runbook"], want)
 		}
 		if !bytes.Contains(doc, []byte("\n### "+r.Alert+"\n")) {
 			t.Errorf("%s has no section for %s", operations, r.Alert)

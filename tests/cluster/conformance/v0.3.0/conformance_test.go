@@ -27,6 +27,7 @@ var (
 	silence = flag.Duration("silence", 3*time.Second, "how long a connection may be without an answer until it counts as denied")
 	output  = flag.String("report", "", "a file for the report, in the form in which network-policy-api collects them")
 	version = flag.String("version", "", "with -report: the version of this project")
+	home    = flag.String("home", "", "with -report: the page of the repository")
 	proof   = flag.String("proof", "", "with -report: a link to the run that has made it")
 )
 
@@ -73,8 +74,7 @@ func TestConformance(t *testing.T) {
 // testProfile runs the suite and writes the report. The definitions of the cluster must be those
 // of the suite's release, and no others of the API.
 func testProfile(t *testing.T, options suite.Options) {
-	const home = "https://github.com/kubernetes-sigs/kube-network-policies"
-	implementation, err := suite.ParseImplementation("kubernetes-sigs", "kube-network-policies", home, *version, home+"/issues/new", *proof)
+	implementation, err := suite.ParseImplementation("independent", "kube-network-policies", *home, *version, *home, *proof)
 	if err != nil {
 		t.Fatal(err)
 	}
