@@ -22,17 +22,17 @@ func newAccepted() *accepted {
 	return &accepted{queue: workqueue.NewTyped[types.NamespacedName](), turns: make(map[types.NamespacedName]struct{})}
 }
 
-// run gives policies their turns, after each wait, until the queue is shut down.
-func (a *accepted) run(ctx context.Context, wait func(context.Context) error, write func(types.NamespacedName)) {
-	for {
+// run gives a turn to one policy that is due after each wait, until the queue is shut down.
+func (a *accepted) run(ctx context.Context, wait func(context.Context) error, due func(types.NamespacedName) bool, write func(types.NamespacedName)) {
+	for wait(ctx) == nil {
 		key, shutdown := a.queue.Get()
+		for ; !shutdown && !due(key); key, shutdown = a.queue.Get() {
+			a.queue.Done(key) // written meanwhile, or a problem now
+		}
 		if shutdown {
 			return
 		}
 		a.queue.Done(key)
-		if wait(ctx) != nil {
-			return
-		}
 		a.mu.Lock()
 		a.turns[key] = struct{}{}
 		a.mu.Unlock()

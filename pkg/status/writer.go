@@ -170,7 +170,13 @@ func (w *kindWriter) run(ctx context.Context) {
 			})
 		}
 	}
-	all.Go(func() { w.accepted.run(ctx, w.wait, w.queue.Add) })
+	all.Go(func() {
+		due := func(key types.NamespacedName) bool {
+			p, err := w.plan(ctx, key)
+			return err == nil && p.writes() && p.accepts
+		}
+		w.accepted.run(ctx, w.wait, due, w.queue.Add)
+	})
 	<-ctx.Done()
 	w.queue.ShutDown()
 	w.accepted.queue.ShutDown()

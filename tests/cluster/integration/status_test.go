@@ -3,10 +3,13 @@ package integration
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -228,4 +231,33 @@ func flap(k *kubectl, namespace string, last int) {
 			return
 		}
 	}
+}
+
+// TestFirstStart: a status writer that starts in a cluster with policies writes once to each, and then nothing.
+// POLICIES=10000 measures a large cluster.
+func TestFirstStart(t *testing.T) {
+	plane := newest.start(t)
+	c := newCluster(t, plane)
+	policies := 60
+	if n, err := strconv.Atoi(os.Getenv("POLICIES")); err == nil {
+		policies = n
+	}
+	var list strings.Builder
+	for i := range policies {
+		fmt.Fprintf(&list, "%s\n---\n", plain(c.namespace, fmt.Sprint("p-", i)))
+	}
+	newKubectl(t, plane.Admin()).apply(list.String())
+	as := asWriter(t, plane)
+	program(t, "status-writer") // built before the time begins
+	began := time.Now()
+	w := startWriter(t, as)
+	eventuallyWithin(t, patience+time.Duration(policies)*time.Second, func() string {
+		const series = `netpol_status_writes_total{kind="NetworkPolicy",result="success",sink="annotation"}`
+		if got := w.metric(series); got != fmt.Sprint(policies) {
+			return fmt.Sprintf("%s is %q, want %d", series, got, policies)
+		}
+		return ""
+	})
+	t.Logf("%d policies: %v", policies, time.Since(began).Round(time.Second))
+	w.settled("NetworkPolicy", nil)
 }
