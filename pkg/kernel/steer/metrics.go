@@ -13,7 +13,6 @@ import (
 const scrapeTimeout = 2 * time.Second
 
 type metrics struct {
-	syncs       *prometheus.CounterVec
 	lastSuccess prometheus.Gauge
 	programming prometheus.Histogram
 	support     *prometheus.GaugeVec
@@ -31,10 +30,6 @@ const (
 
 func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 	m := &metrics{
-		syncs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_steer_syncs_total",
-			Help: "Syncs of the nftables table.",
-		}, []string{"result"}),
 		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_steer_last_success_timestamp_seconds",
 			Help: "When the nftables table was last synced or found correct.",
@@ -61,13 +56,10 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 			Help: "Kernel features: 1 supported, 0 not, -1 unknown. queue: the queue statement, else xtables queues packets. udp_clash: two packets of one new UDP connection may wait at once (kernel 6.12).",
 		}, []string{"feature"}),
 	}
-	for _, result := range []string{"success", "error"} {
-		m.syncs.WithLabelValues(result)
-	}
 	for _, found := range []string{byNotification, byPoll} {
 		m.external.WithLabelValues(found)
 	}
-	reg.MustRegister(m.syncs, m.lastSuccess, m.programming, m.support,
+	reg.MustRegister(m.lastSuccess, m.programming, m.support,
 		m.external, m.repairs, m.holder, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
 	return m
 }
@@ -91,13 +83,11 @@ func supportValue(err error) float64 {
 	return -1
 }
 
-// synced counts a sync. o is the observed state after it, nil after an error.
+// synced records a sync. o is the observed state after it.
 func (m *metrics) synced(err error, o *observedState) {
 	if err != nil {
-		m.syncs.WithLabelValues("error").Inc()
 		return
 	}
-	m.syncs.WithLabelValues("success").Inc()
 	m.lastSuccess.SetToCurrentTime()
 	m.inPlace.Store(o.layout == ours)
 }
