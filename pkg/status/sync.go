@@ -99,11 +99,9 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 		return p, nil
 	}
 	p.conditions = append(p.conditions, w.enforced(key, &p, stored)...)
-	if onlyAccepts(p.conditions) {
-		p.accepts = true
-		if p.sink.Name() == AnnotationSink && (w.cfg.Accepted == nil || !w.cfg.Accepted(o, w.namespaceOf(o))) {
-			p.conditions = nil
-		}
+	p.accepts = onlyAccepts(p.conditions)
+	if p.accepts && p.sink.Name() == AnnotationSink && !w.annotatesAccepted(o) {
+		p.conditions = nil
 	}
 	p.upToDate = p.sink.Stores(o, p.conditions)
 	p.sameSpec = sameConditions(ofSpec(stored), ofSpec(p.conditions))
@@ -113,6 +111,11 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 		}
 	}
 	return p, nil
+}
+
+// annotatesAccepted reports whether the annotation of a policy says that it is enforced as written.
+func (w *kindWriter) annotatesAccepted(o *unstructured.Unstructured) bool {
+	return w.cfg.Accepted != nil && w.cfg.Accepted(o, w.namespaceOf(o))
 }
 
 // write stores the conditions of p. If they are stored already, it removes those in the old
