@@ -11,6 +11,8 @@ import (
 
 func TestHelp(t *testing.T) { commandtest.Help(t, &program) }
 
+func TestWrongConfiguration(t *testing.T) { commandtest.WrongConfiguration(t, &program) }
+
 func TestFlagsAreFew(t *testing.T) { commandtest.FlagsAreFew(t, &program, 10) }
 
 func TestRemovedFlagsAreNotThere(t *testing.T) { commandtest.RemovedFlagsAreNotThere(t, &program) }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -49,7 +51,8 @@ func (p *Program) Choose(args []string) (Command, string, []string) {
 	return p.Commands[""](), "", args
 }
 
-// Run runs the command that args choose and returns the exit status: 2 for wrong arguments.
+// Run runs the command that args choose and returns the exit status: 2 for wrong arguments and files that they
+// name, 1 for other errors.
 func (p *Program) Run(args []string) int {
 	if err := p.CheckCommand(args); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -75,12 +78,16 @@ func (p *Program) Run(args []string) int {
 	return run(c, fs.Name())
 }
 
-// CheckCommand returns an error if the first of args is a removed command.
+// CheckCommand returns an error if the first of args names a command that does not exist.
 func (p *Program) CheckCommand(args []string) error {
-	if len(args) == 0 || p.RemovedCommands[args[0]] == "" {
+	if len(args) == 0 || args[0] == "version" || strings.HasPrefix(args[0], "-") || p.Commands[args[0]] != nil {
 		return nil
 	}
-	return fmt.Errorf("%s %s: the command was removed: %s", p.Name, args[0], p.RemovedCommands[args[0]])
+	if instead, removed := p.RemovedCommands[args[0]]; removed {
+		return fmt.Errorf("%s %s: the command was removed: %s", p.Name, args[0], instead)
+	}
+	commands := slices.DeleteFunc(slices.Sorted(maps.Keys(p.Commands)), func(name string) bool { return name == "" })
+	return fmt.Errorf("%s %s: there is no such command; the commands are %s, version, and none to run it", p.Name, args[0], strings.Join(commands, ", "))
 }
 
 // Parse parses and validates the arguments of the command with this name.
@@ -118,9 +125,25 @@ func run(c Command, program string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer logs.FlushLogs()
-	if err := c.Run(ctx); err != nil {
+	err := c.Run(ctx)
+	status := Status(err)
+	switch status {
+	case 1:
 		klog.ErrorS(err, "Stopped by an error", "command", program)
-		return 1
+	case 2:
+		fmt.Fprintln(os.Stderr, err)
 	}
-	return 0
+	return status
+}
+
+// Status returns the exit status of a command that ends with err.
+func Status(err error) int {
+	var wrong flagError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &wrong):
+		return 2
+	}
+	return 1
 }

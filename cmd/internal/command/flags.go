@@ -6,9 +6,13 @@ import (
 	"strings"
 )
 
-// FlagError returns an error that begins with the flag and its value.
+// flagError is an error of a configuration: another start with it would fail, too.
+type flagError struct{ error }
+
+// FlagError returns an error that begins with the flag and its value. If a command returns it, the exit status is
+// that for wrong arguments.
 func FlagError(flag string, value any, format string, args ...any) error {
-	return fmt.Errorf("--%s=%v: %s", flag, value, fmt.Sprintf(format, args...))
+	return flagError{fmt.Errorf("--%s=%v: %s", flag, value, fmt.Sprintf(format, args...))}
 }
 
 // NoArguments refuses arguments that are not flags.

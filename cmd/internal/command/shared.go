@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -109,11 +110,14 @@ func (a *API) Client() (*rest.Config, error) {
 	var err error
 	if a.Kubeconfig == "" {
 		config, err = rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, flagError{errors.New("--kubeconfig is missing: outside of a pod it names the file for the API server")}
+		}
 	} else {
 		config, err = clientcmd.BuildConfigFromFlags("", a.Kubeconfig)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", a.Kubeconfig, err)
+		return nil, FlagError("kubeconfig", a.Kubeconfig, "%v", err)
 	}
 	config.UserAgent = "kube-network-policies"
 	return config, nil

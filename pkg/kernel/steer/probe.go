@@ -60,8 +60,13 @@ func Probe(ctx context.Context) (Capabilities, error) {
 		// expressions.
 		err = errs[probeConntrack]
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		err = fmt.Errorf("CAP_NET_ADMIN is missing: probe nftables: %w", err)
+	case err != nil:
 		err = fmt.Errorf("probe nftables: %w", err)
+	}
+	if err != nil {
 		return unknown(err), err
 	}
 	return Capabilities{

@@ -3,6 +3,8 @@ package commandtest
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -80,4 +82,27 @@ var libraryFlag = regexp.MustCompile(`^log-(flush|json|text)-`)
 
 func isLogging(name string) bool {
 	return libraryFlag.MatchString(name) || name == "v" || name == "vmodule" || name == "logging-format"
+}
+
+// WrongConfiguration checks that a command that does not exist lists those that do, and that files of flags that
+// cannot be read end a program like wrong flags, and name the flag and what is wrong.
+func WrongConfiguration(t *testing.T, p *command.Program) {
+	WantError(t, p.CheckCommand([]string{"statsu"}), []string{p.Name + " statsu: there is no such command", "cleanup", "version"})
+	malformed := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(malformed, []byte("a: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for kubeconfig, want := range map[string][]string{
+		"/nonexistent": {"--kubeconfig=/nonexistent: ", "no such file"},
+		malformed:      {"--kubeconfig=" + malformed + ": ", "yaml: line 1"},
+		"":             {"--kubeconfig is missing"},
+	} {
+		api := command.API{Kubeconfig: kubeconfig}
+		_, err := api.Client()
+		WantError(t, err, want)
+		if status := command.Status(err); status != 2 {
+			t.Errorf("--kubeconfig=%s: exit status %d, want 2", kubeconfig, status)
+		}
+	}
 }
