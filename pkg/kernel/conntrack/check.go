@@ -22,7 +22,7 @@ func (b *Blocker) readAccepted() {
 		if s == nil {
 			return
 		}
-		s.accepted = now
+		s.accepted, s.stale = now, false
 		if !s.open {
 			s.open = true
 			b.fresh = append(b.fresh, c)

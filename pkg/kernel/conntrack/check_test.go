@@ -533,6 +533,73 @@ func TestAChangeIsCheckedBetweenPiecesOfAPass(t *testing.T) {
 	}
 }
 
+// A change that comes while a pass has not listed the connections that it concerns is in force for them before
+// the next piece: their classes are known from the pass before, however long nothing was accepted.
+func TestAChangeDuringAPassFindsClassesOfThePassBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := newFake(t)
+		server := netip.MustParseAddr("10.0.0.1")
+		deny := func(p packet.Packet, _ bool) Verdict {
+			if p.Dst.Addr() == server {
+				return Block
+			}
+			return Unblock
+		}
+		for i := range 3 * pieceLen {
+			f.add(packet.TCP, fmt.Sprintf("10.1.%d.%d:40000", i>>8, i&0xff), "10.0.0.2:80")
+		}
+		live := f.add(packet.TCP, "10.2.0.1:40000", "10.0.0.1:80")
+		live.status = statusAssured
+		for range 2 {
+			time.Sleep(time.Hour)
+			if err := b.apply(testContext(t), always(Unblock, nil), Change{}); err != nil {
+				t.Fatal(err)
+			}
+			b.passWanted = true
+		}
+		pieces := 0
+		f.onList = func(asked filter, n int) {
+			switch {
+			case asked.end.IsValid():
+			case n == pieceLen/2:
+				b.Set(deny, Change{Addrs: []netip.Addr{server}})
+			case n%pieceLen == 0 && n > 0:
+				pieces++
+				if marks := f.marks(); marks[len(marks)-1] != testMark {
+					t.Errorf("before piece %d the connection has the mark %#x, want %#x", pieces+1, marks[len(marks)-1], testMark)
+				}
+			}
+		}
+		time.Sleep(time.Hour)
+		if err := b.apply(testContext(t), always(Unblock, nil), Change{}); err != nil || pieces != 3 {
+			t.Errorf("%d pieces, %v", pieces, err)
+		}
+	})
+}
+
+// Classes of ended connections take no room from those that a pass finds.
+func TestAPassMakesRoomForNewClasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f := newFake(t)
+		b.known.room = 5 * pieceLen
+		for round := range 3 {
+			f.edit(func() { f.rows = nil })
+			for i := range 4 * pieceLen {
+				f.add(packet.TCP, fmt.Sprintf("10.%d.%d.%d:40000", round, i>>8, i&0xff), "10.0.0.2:80")
+			}
+			time.Sleep(time.Hour)
+			b.passWanted = true
+			if err := b.apply(testContext(t), always(Unblock, nil), Change{}); err != nil {
+				t.Fatal(err)
+			}
+			last := classOf(packet.Packet{Src: netip.MustParseAddrPort(fmt.Sprintf("10.%d.0.0:1", round)), Dst: netip.MustParseAddrPort("10.0.0.2:80"), Proto: packet.TCP})
+			if _, found := b.known.index[last]; !found || len(b.known.slots) != 4*pieceLen || b.known.full {
+				t.Errorf("round %d: %d classes are known, want the %d that are listed; full: %v", round, len(b.known.slots), 4*pieceLen, b.known.full)
+			}
+		}
+	})
+}
+
 // Accepted is called on the packet path.
 func TestAcceptedDoesNotAllocate(t *testing.T) {
 	b, _ := newFake(t)

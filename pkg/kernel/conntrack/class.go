@@ -45,14 +45,15 @@ func addrOf(a [16]byte) netip.Addr { return netip.AddrFrom16(a).Unmap() }
 // maxKnown bounds the known classes: at about 200 bytes each they take 50 MB at most.
 const maxKnown = 1 << 18
 
-// knownClasses holds the classes of established connections, indexed by class and by address. Classes
-// are only added. Each pass starts again with those that may not be in the kernel's table yet.
+// knownClasses holds the classes of established connections, indexed by class and by address. A pass drops
+// those whose connections have ended, and no others: a change that comes while it lists has to find them all.
 type knownClasses struct {
 	room    int
 	slots   []slot
 	index   map[class]uint32    // position in slots
 	firstOf map[[16]byte]uint32 // position of the first class of an address, plus 1
 	full    bool                // a class did not fit
+	passing bool                // a pass has begun, so some classes may be stale
 }
 
 // slot is a known class.
@@ -60,6 +61,7 @@ type slot struct {
 	class
 	// open: some connections of the class may pass. blocked: some may be blocked.
 	open, blocked bool
+	stale         bool      // a pass has found no connection of the class yet
 	accepted      uint32    // when a packet was last accepted, see Blocker.second
 	next          [2]uint32 // positions of the next class with its source and with its destination, plus 1
 }
@@ -92,8 +94,13 @@ func (k *knownClasses) add(c class) *slot {
 // class.
 func (k *knownClasses) note(c class, v Verdict, isBlocked bool) {
 	s := k.add(c)
+	if s == nil {
+		return
+	}
+	if s.stale {
+		s.stale, s.open, s.blocked = false, false, false
+	}
 	switch {
-	case s == nil:
 	case v == Keep && isBlocked:
 		s.blocked = true
 	case v == Keep:
@@ -116,18 +123,39 @@ func (k *knownClasses) eachOf(addr [16]byte, yield func(uint32)) {
 	}
 }
 
-// restart forgets the classes with no packet accepted since that second. Of the rest it forgets
-// whether connections are blocked, and regards them as open: the kernel may accept more without
-// asking.
-func (k *knownClasses) restart(since uint32) {
+// beginPass makes the classes stale with no packet accepted since that second. Of the rest it forgets
+// whether connections are blocked, and regards them as open: the kernel may accept more without asking.
+func (k *knownClasses) beginPass(since uint32) {
+	k.full, k.passing = false, true
+	for i := range k.slots {
+		if s := &k.slots[i]; s.accepted >= since {
+			s.stale, s.open, s.blocked = false, true, false
+		} else {
+			s.stale = true
+		}
+	}
+}
+
+// makeRoom drops stale classes before their pass has ended, if those of another piece of it might not fit.
+func (k *knownClasses) makeRoom() {
+	if len(k.slots)+4*pieceLen > k.room {
+		k.dropStale()
+	}
+}
+
+// dropStale drops the classes of which a pass has found no connection. It changes the positions of others.
+func (k *knownClasses) dropStale() {
+	if !k.passing {
+		return
+	}
 	old := k.slots
-	k.slots, k.full = k.slots[:0], false
+	k.slots, k.passing = k.slots[:0], false
 	clear(k.index)
 	clear(k.firstOf)
 	for _, s := range old {
-		if s.accepted >= since {
+		if !s.stale {
 			kept := k.add(s.class)
-			kept.accepted, kept.open = s.accepted, true
+			kept.open, kept.blocked, kept.accepted = s.open, s.blocked, s.accepted
 		}
 	}
 }

@@ -84,11 +84,15 @@ func (f *faults) err() error {
 func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	b.evaluator = evaluate
 	b.ignoreAccepted.Store(false)
-	b.known.restart(b.second(time.Now().Add(-b.acceptedFor - slack)))
+	b.known.beginPass(b.second(time.Now().Add(-b.acceptedFor - slack)))
 	b.readAccepted()
 	l := b.beginListing()
-	count, done, err := b.list(ctx, []filter{{}}, b.noticeChange)
+	count, done, err := b.list(ctx, []filter{{}}, func(ctx context.Context) error {
+		b.known.makeRoom()
+		return b.noticeChange(ctx)
+	})
 	if err == nil {
+		b.known.dropStale()
 		b.endOverrides(ctx, []filter{{}}, l)
 		b.complete = b.complete || b.override(ctx, Overrides{Complete: true})
 	}
