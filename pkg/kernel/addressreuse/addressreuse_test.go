@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,8 +253,8 @@ var errNotPermitted = errors.New("not permitted")
 
 func TestRemovalIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		done := 0
-		failed, removed := false, []netip.Addr{}
+		var done atomic.Int32
+		failed, removed := false, make(chan []netip.Addr, 2)
 		tr := New(Config{
 			Recorded: []steer.Owner{{Addr: reused, Pod: 1}},
 			Hold:     func(map[netip.Addr]struct{}) {},
@@ -263,11 +264,16 @@ func TestRemovalIsRetried(t *testing.T) {
 					failed = true
 					return errNotPermitted
 				}
-				removed = append(removed, addrs...)
+				removed <- addrs
 				return nil
 			},
-			Changed: func() { done++ },
+			Changed: func() { done.Add(1) },
 		})
+		stale := func() int {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			return len(tr.stale)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- tr.Run(ctx) }()
@@ -279,13 +285,16 @@ func TestRemovalIsRetried(t *testing.T) {
 		tr.AddSets(&sets)
 		tr.Applied(sets.Serial)
 		synctest.Wait()
-		if err := tr.Healthy(); !errors.Is(err, errNotPermitted) || done != 0 || len(tr.stale) != 1 {
-			t.Errorf("healthy: %v, done %d times, %d stale", err, done, len(tr.stale))
+		if err := tr.Healthy(); !errors.Is(err, errNotPermitted) || done.Load() != 0 || stale() != 1 {
+			t.Errorf("healthy: %v, done %d times, %d stale", err, done.Load(), stale())
 		}
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if err := tr.Healthy(); err != nil || done != 1 || len(tr.stale) != 0 || !slices.Equal(removed, []netip.Addr{reused}) {
-			t.Errorf("healthy: %v, done %d times, %d stale, removed %v", err, done, len(tr.stale), removed)
+		if err := tr.Healthy(); err != nil || done.Load() != 1 || stale() != 0 || len(removed) != 1 {
+			t.Fatalf("healthy: %v, done %d times, %d stale, removed %d times", err, done.Load(), stale(), len(removed))
+		}
+		if addrs := <-removed; !slices.Equal(addrs, []netip.Addr{reused}) {
+			t.Errorf("removed %v", addrs)
 		}
 	})
 }
@@ -294,16 +303,19 @@ func TestRemovalIsRetried(t *testing.T) {
 // the connections that were accepted for earlier ones are forgotten.
 func TestPacketsDoNotWaitForARemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		held := -1
-		var fault error
+		var held atomic.Int64
+		var faulty atomic.Bool
 		tr := New(Config{
 			Recorded: []steer.Owner{{Addr: reused, Pod: 1}, {Addr: reused6, Pod: 1}},
-			Hold:     func(addrs map[netip.Addr]struct{}) { held = len(addrs) },
+			Hold:     func(addrs map[netip.Addr]struct{}) { held.Store(int64(len(addrs))) },
 			Forget: func(_ context.Context, addrs []netip.Addr) error {
-				if len(addrs) != held {
-					t.Errorf("%v are forgotten, and %d are held", addrs, held)
+				if n := held.Load(); int(n) != len(addrs) {
+					t.Errorf("%v are forgotten, and %d are held", addrs, n)
 				}
-				return fault
+				if faulty.Load() {
+					return errNotPermitted
+				}
+				return nil
 			},
 			Remove: func(ctx context.Context, _ []netip.Addr) error { <-ctx.Done(); return ctx.Err() },
 		})
@@ -316,20 +328,20 @@ func TestPacketsDoNotWaitForARemoval(t *testing.T) {
 			tr.Follow(pods, steered(pods))
 			var sets steer.Sets
 			tr.AddSets(&sets)
-			if len(sets.Stale) != 2 || held != 2 {
-				t.Errorf("owner %d: stale %v, %d held", id, sets.Stale, held)
+			if len(sets.Stale) != 2 || held.Load() != 2 {
+				t.Errorf("owner %d: stale %v, %d held", id, sets.Stale, held.Load())
 			}
-			fault = errNotPermitted
+			faulty.Store(true)
 			tr.Applied(sets.Serial)
 			synctest.Wait()
-			if held != 2 || !errors.Is(tr.Healthy(), errNotPermitted) {
-				t.Errorf("owner %d: %d are held although none are forgotten, healthy: %v", id, held, tr.Healthy())
+			if held.Load() != 2 || !errors.Is(tr.Healthy(), errNotPermitted) {
+				t.Errorf("owner %d: %d are held although none are forgotten, healthy: %v", id, held.Load(), tr.Healthy())
 			}
-			fault = nil
+			faulty.Store(false)
 			time.Sleep(retryInterval)
 			synctest.Wait()
-			if held != 0 || tr.Healthy() != nil {
-				t.Errorf("owner %d: %d are held while connections are removed, healthy: %v", id, held, tr.Healthy())
+			if held.Load() != 0 || tr.Healthy() != nil {
+				t.Errorf("owner %d: %d are held while connections are removed, healthy: %v", id, held.Load(), tr.Healthy())
 			}
 		}
 	})
