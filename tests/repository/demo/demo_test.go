@@ -109,9 +109,16 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tool := buildTool(t)
 	var out strings.Builder
-	if err := run(t.Context(), &out, binary, buildTool(t)); err != nil {
+	if err := run(t.Context(), &out, binary, tool, false); err != nil {
 		t.Errorf("%v\n%s", err, &out)
+	}
+	if err := showTool(t.Context(), &out, tool, "../../../examples", false); err != nil {
+		t.Error(err)
+	}
+	if lines := strings.Count(out.String(), "\n"); lines > 120 {
+		t.Errorf("%d lines are shown without -v, want at most 120:\n%s", lines, &out)
 	}
 }
 
@@ -130,7 +137,7 @@ func TestTool(t *testing.T) {
 	binary := buildTool(t)
 	var first, second strings.Builder
 	for _, out := range []*strings.Builder{&first, &second} {
-		if err := showTool(t.Context(), out, binary, "../../../examples"); err != nil {
+		if err := showTool(t.Context(), out, binary, "../../../examples", true); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}

@@ -43,7 +43,7 @@ func (s *show) awaitInForce(ctx context.Context, change func() error) error {
 			}
 		}
 	}
-	fmt.Fprintf(s.out, "   In force on %d of %d nodes, %.1f s after the change: what kubectl netpol wait waits for.\n\n", len(s.sockets), len(s.sockets), time.Since(started).Seconds())
+	fmt.Fprintf(s.out, "   In force on %d of %d nodes, %.1f s after the change: what kubectl netpol wait waits for\n", len(s.sockets), len(s.sockets), time.Since(started).Seconds())
 	return nil
 }
 

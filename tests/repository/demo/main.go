@@ -36,11 +36,12 @@ func main() {
 	agent := flag.String("agent", "bin/kube-network-policies", "path of the agent to run")
 	tool := flag.String("tool", "bin/kubectl-netpol", "path of kubectl-netpol")
 	examples := flag.String("examples", "examples", "folder of the examples that it is shown on")
+	verbose := flag.Bool("v", false, "show every table, and the whole output of commands")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, *agent, *tool)
+	err := run(ctx, os.Stdout, *agent, *tool, *verbose)
 	if err == nil {
-		err = showTool(ctx, os.Stdout, *tool, *examples)
+		err = showTool(ctx, os.Stdout, *tool, *examples, *verbose)
 	}
 	interrupted := ctx.Err() != nil
 	stop()
@@ -59,7 +60,7 @@ func main() {
 
 // run builds the cluster, shows every step on out, and takes the cluster down. It runs the
 // programs binary, the agent, and tool.
-func run(ctx context.Context, out io.Writer, binary, tool string) error {
+func run(ctx context.Context, out io.Writer, binary, tool string, verbose bool) error {
 	started := time.Now()
 	if err := lab.Check(); err != nil {
 		return err
@@ -85,7 +86,7 @@ func run(ctx context.Context, out io.Writer, binary, tool string) error {
 	if err != nil {
 		return err
 	}
-	s := show{out: out, symbols: symbols(), binary: binary, pods: pods, watched: watched}
+	s := show{out: out, verbose: verbose, symbols: symbols(), binary: binary, pods: pods, watched: watched}
 	for _, node := range cluster.Nodes {
 		s.sockets = append(s.sockets, filepath.Join(folder, node.Name+".sock"))
 	}

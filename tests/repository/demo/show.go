@@ -17,6 +17,7 @@ import (
 // show runs the steps and prints them.
 type show struct {
 	out     io.Writer
+	verbose bool
 	symbols netpol.Symbols
 	binary  string // of the agent
 	pods    []*lab.Pod
@@ -28,8 +29,8 @@ type show struct {
 
 func (s *show) intro(cluster *lab.Lab, took time.Duration) {
 	fmt.Fprintf(s.out, `%d nodes and %d pods are up, with an agent on each node (%.1f s).
+The policies are in tests/repository/demo/manifests/policies.
 Rows are clients, columns are servers:  %s answered   %s blocked   %s not as expected
-
 `, len(cluster.Nodes), len(s.pods), took.Seconds(), s.symbols.Reaches, s.symbols.Blocked, s.symbols.Differs)
 }
 
@@ -44,10 +45,8 @@ func (s *show) steps(ctx context.Context) error {
 		if err := change(); err != nil {
 			return err
 		}
-		for _, check := range step.checks {
-			if err := s.check(ctx, check); err != nil {
-				return fmt.Errorf("step %d: %w", i+1, err)
-			}
+		if err := s.checks(ctx, step.checks, step.table); err != nil {
+			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 		if step.audited == "" {
 			continue
@@ -71,7 +70,7 @@ func (s *show) audited(ctx context.Context, policy string) error {
 			return err
 		}
 		if packets > 0 {
-			fmt.Fprintf(s.out, "   %s would have denied %.0f packets so far (netpol_audit_packets_total).\n\n", policy, packets)
+			fmt.Fprintf(s.out, "   %s would have denied %.0f packets so far (netpol_audit_packets_total)\n", policy, packets)
 			return nil
 		}
 		if _, err := lab.Observe(ctx, s.pods, tcp(80).Over(lab.IPv4), s.table(everything)); err != nil {
@@ -107,8 +106,17 @@ func (s *show) table(want func(from, to string) bool) *netpol.TruthTable {
 
 // change applies and removes the policies of a step.
 func (s *show) change(step step) error {
+	var done []string
+	if len(step.apply) > 0 {
+		done = append(done, "apply "+strings.Join(step.apply, ", "))
+	}
+	if len(step.remove) > 0 {
+		done = append(done, "remove "+strings.Join(step.remove, ", "))
+	}
+	if len(done) > 0 {
+		fmt.Fprintf(s.out, "   %s\n", strings.Join(done, "; "))
+	}
 	for _, name := range step.apply {
-		fmt.Fprintf(s.out, "   apply  tests/repository/demo/%s\n", policyFile(name))
 		content, err := manifests.ReadFile(policyFile(name))
 		if err != nil {
 			return err
@@ -118,18 +126,28 @@ func (s *show) change(step step) error {
 		}
 	}
 	for _, name := range step.remove {
-		fmt.Fprintf(s.out, "   remove tests/repository/demo/%s\n", policyFile(name))
 		if err := s.watched.Remove(name); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintln(s.out)
+	return nil
+}
+
+// checks makes checks, and says how many probes were as expected.
+func (s *show) checks(ctx context.Context, checks []check, table bool) error {
+	before := s.probes
+	for _, c := range checks {
+		if err := s.check(ctx, c, table || s.verbose); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(s.out, "   %s %d probes over IPv4 and IPv6 as expected\n", s.symbols.Reaches, s.probes-before)
 	return nil
 }
 
 // check probes all pairs with the traffic of c over both families at once, and
-// shows the tables: IPv4 always, IPv6 where it differs.
-func (s *show) check(ctx context.Context, c check) error {
+// shows the tables: IPv4 if it is asked for or differs, IPv6 where it differs.
+func (s *show) check(ctx context.Context, c check, table bool) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	want := s.table(c.want)
@@ -149,11 +167,11 @@ func (s *show) check(ctx context.Context, c check) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return s.report(c, want, over4, over6)
+	return s.report(c, want, over4, over6, table)
 }
 
 // report prints the observed table and counts its probes.
-func (s *show) report(c check, want *netpol.TruthTable, over4, over6 []*netpol.TruthTable) error {
+func (s *show) report(c check, want *netpol.TruthTable, over4, over6 []*netpol.TruthTable, table bool) error {
 	grids4 := []netpol.Grid{{Title: "expected", Want: want}}
 	grids6 := []netpol.Grid{{Title: "expected", Want: want}}
 	made, differ, differ6 := 0, 0, 0
@@ -165,7 +183,9 @@ func (s *show) report(c check, want *netpol.TruthTable, over4, over6 []*netpol.T
 		differ6 += len(want.Compare(over6[i]))
 		differ += len(want.Compare(over4[i])) + len(want.Compare(over6[i]))
 	}
-	fmt.Fprintln(s.out, indent(netpol.Show(s.symbols, grids4...)))
+	if table || differ > 0 {
+		fmt.Fprintln(s.out, indent(netpol.Show(s.symbols, grids4...)))
+	}
 	if differ6 > 0 {
 		fmt.Fprintln(s.out, indent(netpol.Show(s.symbols, grids6...)))
 	}
@@ -174,8 +194,16 @@ func (s *show) report(c check, want *netpol.TruthTable, over4, over6 []*netpol.T
 		return errDiffers
 	}
 	s.probes += made
-	fmt.Fprintf(s.out, "   %s %d of %d probes over IPv4 and IPv6 as expected.\n\n", s.symbols.Reaches, made, made)
 	return nil
+}
+
+// shorten returns the first lines of a text, and how many more there are.
+func shorten(text string, lines int) string {
+	all := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(all) <= lines+1 {
+		return text
+	}
+	return fmt.Sprintf("%s\n… %d lines more with -v", strings.Join(all[:lines], "\n"), len(all)-lines)
 }
 
 func indent(text string) string {

@@ -12,6 +12,7 @@ type step struct {
 	// apply and remove name files of manifests/policies.
 	apply, remove []string
 	checks        []check
+	table         bool // its tables are shown without -v, too
 	// audited is a policy that would deny some of the packets. How many is shown.
 	audited string
 	// awaited is set if the agents are asked when the one change of a NetworkPolicy is in force.
@@ -39,6 +40,7 @@ var steps = []step{
 	},
 	{
 		title:  "Default deny in namespace y: nothing in, nothing out. A pod still reaches itself.",
+		table:  true,
 		apply:  []string{"default-deny"},
 		checks: []check{{notY, []lab.Traffic{tcp(80), udp(80)}}},
 	},

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
@@ -50,30 +51,31 @@ func (s *show) suggest(ctx context.Context, cluster *lab.Lab, tool string) error
 	if err != nil {
 		return err
 	}
-	for _, c := range recorded {
-		fmt.Fprintf(s.out, "   seen   %v, TCP %d: audited-deny would have denied it\n", c, seenPort)
+	seen := make([]string, len(recorded))
+	for i, c := range recorded {
+		seen[i] = c.String()
 	}
+	fmt.Fprintf(s.out, "   audited-deny would have denied TCP %d of %s\n", seenPort, strings.Join(seen, ", "))
 	policies, err := s.suggestion(ctx, tool, records)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "\n   $ kubectl netpol suggest -n y --enforce\n%s\n\n", indent(policies))
+	text := policies
+	if !s.verbose {
+		text = shorten(policies, 4)
+	}
+	fmt.Fprintf(s.out, "   $ kubectl netpol suggest -n y --enforce\n%s\n", indent(text))
 	if err := s.watched.Write("suggested", policies); err != nil {
 		return err
 	}
-	fmt.Fprintln(s.out, "   apply  these policies")
+	fmt.Fprintln(s.out, "   apply these policies")
 	if err := s.change(step{apply: []string{"default-deny"}, remove: []string{"audited-deny"}}); err != nil {
 		return err
 	}
-	for _, c := range []check{
+	return s.checks(ctx, []check{
 		{notYButRecorded, []lab.Traffic{tcp(seenPort)}},
 		{notY, []lab.Traffic{tcp(8000), udp(seenPort)}},
-	} {
-		if err := s.check(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	}, false)
 }
 
 // record makes the connections until the agents have recorded that each would have been

@@ -20,42 +20,46 @@ type toolCommand struct {
 	about string
 	args  string
 	code  int // the exit code that it must have
+	lines int // of its output that are shown without -v
 }
 
 // toolCommands run in the folder of the examples.
 var toolCommands = []toolCommand{
 	{"The manifests of an online shop, with policies and without a cluster: nothing is wrong with them.",
-		"check -f online-shop", 0},
+		"check -f online-shop", 0, 4},
 	{"They do what the teams mean.",
-		"assert online-shop/expectations.yaml -f online-shop", 0},
+		"assert online-shop/expectations.yaml -f online-shop", 0, 1},
 	{"Who reaches whom in a namespace, on which ports?",
-		"matrix -f online-shop -n orders", 0},
+		"matrix -f online-shop -n orders", 0, 9},
 	{"Why can the mailer not call the payment service?",
-		"explain orders/mailer payments/payment --port https -f online-shop", 1},
+		"explain orders/mailer payments/payment --port https -f online-shop", 1, 2},
 	{"A dash too many in a policy, which the API accepts.",
-		"check -f online-shop -f online-shop-mistakes/or-not-and.yaml", 1},
+		"check -f online-shop -f online-shop-mistakes/or-not-and.yaml", 1, 4},
 	{"What would a policy for debugging change?",
-		"diff -f online-shop -f online-shop-mistakes/allow-all-shadows.yaml", 1},
+		"diff -f online-shop -f online-shop-mistakes/allow-all-shadows.yaml", 1, 2},
 	{"And which expectations would it break?",
-		"assert online-shop/expectations.yaml -f online-shop -f online-shop-mistakes/allow-all-shadows.yaml", 1},
+		"assert online-shop/expectations.yaml -f online-shop -f online-shop-mistakes/allow-all-shadows.yaml", 1, 6},
 }
 
 // showTool runs the commands with the program binary and prints them with their
-// output. What is said on the standard error about the input is the same for all, and
+// output, or the beginning of it. What is said on the standard error about the input is the same for all, and
 // is printed once.
-func showTool(ctx context.Context, out io.Writer, binary, examples string) error {
+func showTool(ctx context.Context, out io.Writer, binary, examples string, verbose bool) error {
 	binary, err := filepath.Abs(binary)
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(out, "kubectl netpol answers without an agent or a cluster, in the folder examples:\n\n")
+	fmt.Fprint(out, "kubectl netpol answers without an agent or a cluster, in the folder examples:\n")
 	for i, c := range toolCommands {
-		fmt.Fprintf(out, "%d. %s\n\n   $ kubectl netpol %s\n", i+1, c.about, c.args)
+		fmt.Fprintf(out, "%d. %s\n   $ kubectl netpol %s\n", i+1, c.about, c.args)
 		stdout, stderr, err := c.run(ctx, binary, examples)
 		if i == 0 || err != nil {
 			stdout = stderr + stdout
 		}
-		fmt.Fprintf(out, "%s\n\n", indent(stdout))
+		if !verbose && err == nil {
+			stdout = shorten(stdout, c.lines)
+		}
+		fmt.Fprintln(out, indent(stdout))
 		if err != nil {
 			return fmt.Errorf("kubectl netpol %s: %w", c.args, err)
 		}
