@@ -111,14 +111,18 @@ func TestWriterPod(t *testing.T) {
 	})
 }
 
-// No pod reads the metrics of the writer, unless a value allows it.
-func TestWriterMetricsAreClosed(t *testing.T) {
+// Everyone reads the metrics of the writer, and nothing else is open to pods.
+func TestWriterOpensItsMetricsAlone(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		policy := named[*networkingv1.NetworkPolicy](t, file, writerName)
 		pods := named[*appsv1.Deployment](t, file, writerName).Spec.Template
 		if policy.Namespace != metav1.NamespaceSystem || !maps.Equal(policy.Spec.PodSelector.MatchLabels, pods.Labels) ||
-			!slices.Equal(policy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) || len(policy.Spec.Ingress) != 0 {
-			t.Errorf("the policy of %s is %+v, want no ingress to pods with %v", policy.Namespace, policy.Spec, pods.Labels)
+			!slices.Equal(policy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) || len(policy.Spec.Ingress) != 1 {
+			t.Fatalf("the policy of %s is %+v, want one rule for pods with %v", policy.Namespace, policy.Spec, pods.Labels)
+		}
+		rule := policy.Spec.Ingress[0]
+		if len(rule.From) != 0 || len(rule.Ports) != 1 || rule.Ports[0].Port.String() != pods.Spec.Containers[0].Ports[0].Name {
+			t.Errorf("the rule is %+v, want the port of the metrics from everyone", rule)
 		}
 	})
 }
