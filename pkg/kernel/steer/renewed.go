@@ -3,6 +3,7 @@ package steer
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -133,10 +134,13 @@ func (s *Steerer) ForgetRenewed(ctx context.Context, addrs []netip.Addr) error {
 	return nil
 }
 
+// maxForgetListings bounds the listings of forgetRenewed.
+const maxForgetListings = 10
+
 // forgetRenewed lists the elements until it finds none: a listing misses some while the kernel resizes the
 // set.
 func (s *Steerer) forgetRenewed(ctx context.Context, addrs []netip.Addr) error {
-	for {
+	for range maxForgetListings {
 		var keys []renewedKey
 		err := s.verdicts.renewed(ctx, func(k renewedKey) {
 			p, _ := k.opened()
@@ -151,4 +155,5 @@ func (s *Steerer) forgetRenewed(ctx context.Context, addrs []netip.Addr) error {
 			return err
 		}
 	}
+	return errors.New("elements remain in the sets")
 }
