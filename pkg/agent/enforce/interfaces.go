@@ -56,31 +56,36 @@ func (i *Interfaces) EndsOf(p packet.Packet, s *policy.Snapshot) []Ends {
 	if i == nil || len(i.Routes) == 0 {
 		return noEnds
 	}
-	var all []Ends
 	src, dst := p.Src.Addr(), p.Dst.Addr()
-	for _, from := range i.reached(src, s) {
-		for _, to := range i.reached(dst, s) {
-			all = append(all, Ends{from.sender(src), oneOf(to.Pod, dst)})
+	senders, receivers := i.reached(src, s), i.reached(dst, s)
+	if len(senders) == 0 && len(receivers) == 0 {
+		return noEnds // of almost all connections, which are many
+	}
+	var all []Ends
+	for _, from := range orNothing(senders) {
+		for _, to := range orNothing(receivers) {
+			all = append(all, Ends{i.Links[from.Link].sender(src), oneOf(i.Links[to.Link].Pod, dst)})
 		}
 	}
 	return all
 }
 
-var noEnds, nowhere = []Ends{{}}, []Behind{{}}
+var noEnds, nothing = []Ends{{}}, []Route{{}}
 
-// reached returns what is behind the interfaces of equal routes to addr. Nothing is, if addr is that of a pod
-// of this node.
-func (i *Interfaces) reached(addr netip.Addr, s *policy.Snapshot) (all []Behind) {
+// orNothing returns routes, or one to an interface with nothing behind it if there are none.
+func orNothing(routes []Route) []Route {
+	if len(routes) == 0 {
+		return nothing
+	}
+	return routes
+}
+
+// reached returns the equal routes to addr, none if it is that of a pod of this node.
+func (i *Interfaces) reached(addr netip.Addr, s *policy.Snapshot) []Route {
 	if s.IsLocal(addr) {
-		return nowhere
+		return nil
 	}
-	for _, r := range i.routesTo(addr) {
-		all = append(all, i.Links[r.Link])
-	}
-	if len(all) == 0 {
-		return nowhere
-	}
-	return all
+	return i.routesTo(addr)
 }
 
 // routed returns what is behind the interface of the route to addr, if that is in Routes. Of equal
