@@ -87,15 +87,7 @@ type reachingTest struct {
 // newPrograms builds the agent, and the tests of each package that has any.
 func newPrograms(t *testing.T, all []mutant, patterns []string) (programs []*testProgram) {
 	t.Helper()
-	files, err := combine(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay, err := writeOverlay(t.TempDir(), files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
+	overlay, dir := overlayOf(t, all), t.TempDir()
 	inRoot(t, "go", "build", "-o", dir, "-overlay="+overlay, "-ldflags=-w", "./cmd/kube-network-policies")
 	list := append([]string{"list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}`}, patterns...)
 	for _, pkg := range strings.Fields(inRoot(t, "go", list...)) {

@@ -149,9 +149,8 @@ func mutants(t *testing.T) []mutant {
 // binaries is the folder of the test binaries and the agent that have all mutants.
 type binaries string
 
-// build builds the agent and the tests of every mutant. A fault that does not build is a
-// fault of the list.
-func build(t *testing.T, all []mutant) binaries {
+// overlayOf returns the file of an overlay with all mutants, for the go command.
+func overlayOf(t *testing.T, all []mutant) string {
 	t.Helper()
 	files, err := combine(all)
 	if err != nil {
@@ -161,7 +160,14 @@ func build(t *testing.T, all []mutant) binaries {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	return overlay
+}
+
+// build builds the agent and the tests of every mutant. A fault that does not build is a
+// fault of the list.
+func build(t *testing.T, all []mutant) binaries {
+	t.Helper()
+	overlay, dir := overlayOf(t, all), t.TempDir()
 	var tests []string
 	for _, m := range all {
 		tests = append(tests, m.suite.pkg)
