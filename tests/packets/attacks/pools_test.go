@@ -123,8 +123,8 @@ func TestDisputedAddresses(t *testing.T) {
 
 // TestAPoolThatMoves: NP-51, NP-62. The addresses of a pool go from one node to the other and back, and
 // pods of other namespaces get them. The earlier pod is still shown, without an interface: each node
-// decides by the pod that it routes the addresses to, also after a restart, whether it hears of the route
-// or of the pod first.
+// decides by the pod to which it routes the addresses, also after a restart, and in both orders of the
+// changes of the route and of the pod.
 func TestAPoolThatMoves(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/web@1 app=web", "x/far@2 app=web")
 	pool := addrs("10.9.0.5", "fd00:10:9::5")
