@@ -146,3 +146,26 @@ func TestReceivingDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", allocs)
 	}
 }
+
+// A descriptor's number may be another file's as soon as it is closed.
+func TestASecondCloseClosesNothing(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := &socket{fd: fds[0]}
+	if err := sock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Dup3(fds[1], fds[0], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	if err := sock.Close(); err == nil {
+		t.Error("no error says that the socket was closed before")
+	}
+	if _, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0); err != nil {
+		t.Errorf("another file was closed: %v", err)
+	}
+}

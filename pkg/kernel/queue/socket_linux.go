@@ -102,5 +102,10 @@ func (s *socket) Receive(ms []Message) (int, error) {
 // in a separate message.
 func (s *socket) Send(msgs []byte) error { return send(s.fd, msgs) }
 
-// Close implements Socket. The kernel unbinds a queue when its socket is closed.
-func (s *socket) Close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
+// Close implements Socket. The kernel unbinds a queue when its socket is closed. A second Close is an
+// error, and does not close the file that has got the number of the descriptor since.
+func (s *socket) Close() error {
+	fd := s.fd
+	s.fd = -1
+	return os.NewSyscallError("close", unix.Close(fd))
+}
