@@ -210,11 +210,16 @@ func testMulticast(t *testing.T, c *labtest.Cluster, bad, free *lab.Host, sender
 	toFree += denied(toBad, send)
 	arrive("isolated", toBad, toFree)
 
-	c.Enforce(t, agent, "policies", labtest.Policy("x", "some", fmt.Sprintf(`{podSelector: {}, policyTypes: [Ingress],
-		ingress: [{from: [{namespaceSelector: {}}], ports: [{protocol: UDP, port: %d}]}]}`, sinkPort)))
+	some := labtest.Policy("x", "some", fmt.Sprintf(`{podSelector: {}, policyTypes: [Ingress],
+		ingress: [{from: [{namespaceSelector: {}}], ports: [{protocol: UDP, port: %d}]}]}`, sinkPort))
+	c.Enforce(t, agent, "policies", some)
 	sent := send()
 	toBad, toFree = toBad+sent, toFree+sent
 	arrive("allowed", toBad, toFree)
+
+	c.Enforce(t, agent, "policies", some+labtest.Policy("w", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
+	toBad += denied(sent, send)
+	arrive("allowed to one receiver", toBad, toFree)
 
 	c.Enforce(t, agent, "policies", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
 	toFree += denied(sent, send)
