@@ -35,6 +35,13 @@ func (l Links) addLink(data []byte) error {
 			link.Master = int(ad.Uint32())
 		case unix.IFLA_LINKINFO:
 			ad.Nested(link.decodeInfo)
+		case unix.IFLA_XDP:
+			ad.Nested(func(xdp *netlink.AttributeDecoder) error {
+				for xdp.Next() {
+					link.XDP = link.XDP || xdp.Type() == unix.IFLA_XDP_ATTACHED && xdp.Uint8() != 0
+				}
+				return nil
+			})
 		}
 	}
 	if err := ad.Err(); err != nil {

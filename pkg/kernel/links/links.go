@@ -19,6 +19,8 @@ type Link struct {
 	Kind   string // rtnetlink's name: veth, bridge, vxlan, …; empty for hardware
 	// Port is the UDP port on which a tunnel device receives, 0 for other links.
 	Port uint16
+	// XDP reports whether an XDP program is attached to it.
+	XDP bool
 	// Gateway reports whether it has a default route or a route through a gateway.
 	// Routes from router advertisements do not count: a pod could send one.
 	Gateway bool

@@ -43,47 +43,63 @@ func (r *rtnetlink) read() (Links, error) {
 	return links, err
 }
 
+// Interfaces reads the links of the network namespace without their routes and rules.
+func Interfaces() (Links, error) {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	defer conn.Close()
+	links := Links{}
+	return links, links.list(conn, linkDump)
+}
+
 func readLinks(conn *netlink.Conn) (Links, error) {
 	links := Links{}
-	for _, dump := range []struct {
-		what   string
-		kind   netlink.HeaderType
-		family uint8
-		size   int // of the fixed part of a request
-		add    func(data []byte) error
-	}{
-		{"links", unix.RTM_GETLINK, unix.AF_UNSPEC, unix.SizeofIfInfomsg, links.addLink},
-		{"IPv4 routes", unix.RTM_GETROUTE, unix.AF_INET, unix.SizeofRtMsg, links.addRoute},
-		{"IPv6 routes", unix.RTM_GETROUTE, unix.AF_INET6, unix.SizeofRtMsg, links.addRoute},
-		{"IPv4 rules", unix.RTM_GETRULE, unix.AF_INET, unix.SizeofRtMsg, links.addRule},
-		{"IPv6 rules", unix.RTM_GETRULE, unix.AF_INET6, unix.SizeofRtMsg, links.addRule},
+	for _, d := range []dump{
+		linkDump,
+		{"IPv4 routes", unix.RTM_GETROUTE, unix.AF_INET, unix.SizeofRtMsg, Links.addRoute},
+		{"IPv6 routes", unix.RTM_GETROUTE, unix.AF_INET6, unix.SizeofRtMsg, Links.addRoute},
+		{"IPv4 rules", unix.RTM_GETRULE, unix.AF_INET, unix.SizeofRtMsg, Links.addRule},
+		{"IPv6 rules", unix.RTM_GETRULE, unix.AF_INET6, unix.SizeofRtMsg, Links.addRule},
 	} {
-		request := make([]byte, dump.size)
-		request[0] = dump.family
-		if err := list(conn, dump.kind, request, dump.add); err != nil {
-			return nil, fmt.Errorf("list %s: %w", dump.what, err)
+		if err := links.list(conn, d); err != nil {
+			return nil, err
 		}
 	}
 	return links, nil
 }
 
-func list(conn *netlink.Conn, kind netlink.HeaderType, request []byte, add func([]byte) error) error {
+// dump is a request for all objects of a kind.
+type dump struct {
+	what   string
+	kind   netlink.HeaderType
+	family uint8
+	size   int // of the fixed part of a request
+	add    func(l Links, data []byte) error
+}
+
+var linkDump = dump{"links", unix.RTM_GETLINK, unix.AF_UNSPEC, unix.SizeofIfInfomsg, Links.addLink}
+
+func (l Links) list(conn *netlink.Conn, d dump) error {
+	request := make([]byte, d.size)
+	request[0] = d.family
 	_, err := conn.Send(netlink.Message{
-		Header: netlink.Header{Type: kind, Flags: netlink.Request | netlink.Dump},
+		Header: netlink.Header{Type: d.kind, Flags: netlink.Request | netlink.Dump},
 		Data:   request,
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("list %s: %w", d.what, err)
 	}
 	for m, err := range conn.ReceiveIter() {
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
 			return nil // a kernel without IPv6 or without rules
 		}
 		if err == nil {
-			err = add(m.Data)
+			err = d.add(l, m.Data)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("list %s: %w", d.what, err)
 		}
 	}
 	return nil

@@ -73,14 +73,14 @@ func checkOwnNode(now Facts) []Problem {
 	if now.OwnNode == nil {
 		return nil
 	}
-	return []Problem{{Cause: OwnNode, Message: "The pods of the agent's node name are not known to be those of this machine", Found: now.OwnNode.Error()}}
+	return []Problem{{OwnNode, now.OwnNode.Error()}}
 }
 
 func checkLinks(now Facts) []Problem {
 	if !now.Unlinked {
 		return nil
 	}
-	return []Problem{{Cause: PodInterface, Message: "No interface of this node leads to any of its pods: if they are connected past the node's network (macvlan, ipvlan, SR-IOV), policies are not enforced for them", Found: "no route"}}
+	return []Problem{{PodInterface, "no route"}}
 }
 
 func checkRanges(now Facts) []Problem {
@@ -90,14 +90,14 @@ func checkRanges(now Facts) []Problem {
 	if len(now.Ranges) == 0 || now.Sandboxed || slices.ContainsFunc(now.Pods, within) {
 		return nil
 	}
-	return []Problem{{Cause: PodRanges, Message: "No pod of this node has an address in the ranges of its Node: what a new pod sends and receives before its address is known passes", Found: fmt.Sprint("podCIDRs ", now.Ranges)}}
+	return []Problem{{PodRanges, fmt.Sprint("podCIDRs ", now.Ranges)}}
 }
 
 func checkConflicts(now Facts) []Problem {
 	if now.Conflicts == 0 {
 		return nil
 	}
-	return []Problem{{Cause: Addresses, Message: "Statuses of pods or nodes claim addresses that are another's, or may be", Found: "netpol_address_conflicts"}}
+	return []Problem{{Addresses, "netpol_address_conflicts"}}
 }
 
 // checkQueue suspects the queues if packets were sent to them and none arrived, until one does.
@@ -106,5 +106,5 @@ func (c *comparison) checkQueue(now Facts) []Problem {
 	if !now.Holds || !c.previous.Holds || now.Received != c.previous.Received || !grown {
 		return nil
 	}
-	return []Problem{{Cause: Queue, Message: "Packets that the table sends to the agent's queues do not reach them", Found: "netpol_steered_packets_total grows and no queue receives a packet"}}
+	return []Problem{{Queue, "netpol_steered_packets_total grows and no queue receives a packet"}}
 }

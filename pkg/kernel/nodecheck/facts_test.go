@@ -82,7 +82,7 @@ func TestAProblemIsLoggedOnceAndEnds(t *testing.T) {
 		ctx = klog.NewContext(ctx, funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
 		var facts atomic.Pointer[Facts]
 		facts.Store(&Facts{OwnNode: errors.New(`no Node "n"`)})
-		c := New(ctx, fake{}, reg)
+		c := New(ctx, newFake(), reg)
 		ended := make(chan error)
 		go func() { ended <- c.Run(ctx, func() Facts { return *facts.Load() }) }()
 		expect := func(cause Cause, want float64, logged int) {

@@ -1,12 +1,13 @@
 package nodecheck
 
 import (
-	"fmt"
-	"net"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
-	"github.com/google/nftables"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/links"
 )
 
 // Host is the node of this process. It reads the network namespace and changes nothing.
@@ -16,87 +17,59 @@ type Host struct {
 	Table, UntrackedCounter string
 }
 
-// Interfaces implements Node.
-func (Host) Interfaces() ([]string, error) {
-	interfaces, err := net.Interfaces()
-	var names []string
-	for _, i := range interfaces {
-		names = append(names, i.Name)
-	}
-	return names, err
-}
-
-// BridgePort implements Node. The folder brport exists for bridge ports only.
-func (Host) BridgePort(name string) bool {
-	_, err := os.Stat(filepath.Join("/sys/class/net", name, "brport"))
-	return err == nil
-}
-
-// Sysctl implements Node.
-func (Host) Sysctl(path string) (string, error) {
-	value, err := os.ReadFile(filepath.Join("/proc/sys", path))
-	return string(value), err
-}
-
-// Counter returns the packets of a counter in a table of the family inet.
-func Counter(table, name string) (packets uint64, err error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return 0, err
-	}
-	object, err := conn.GetObject(&nftables.CounterObj{Table: &nftables.Table{Family: nftables.TableFamilyINet, Name: table}, Name: name})
-	if err != nil {
-		return 0, fmt.Errorf("read counter %s of table %s: %w", name, table, err)
-	}
-	counter, ok := object.(*nftables.CounterObj)
-	if !ok {
-		return 0, fmt.Errorf("read counter %s of table %s: it is not a counter", name, table)
-	}
-	return counter.Packets, nil
-}
-
-// Chains implements Node.
-func (Host) Chains() ([]string, error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return nil, err
-	}
-	tables, err := conn.ListTables()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, table := range tables {
-		names = append(names, table.Name)
-	}
-	chains, err := conn.ListChains()
-	for _, chain := range chains {
-		names = append(names, chain.Name)
-	}
-	return names, err
-}
-
-// Flowtables implements Node.
-func (Host) Flowtables() ([]Flowtable, error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return nil, err
-	}
-	tables, err := conn.ListTables()
-	if err != nil {
-		return nil, err
-	}
-	var found []Flowtable
-	for _, table := range tables {
-		flowtables, err := conn.ListFlowtables(table)
+// State implements Node.
+func (h Host) State() State {
+	var s State
+	untracked, err := Counter(h.Table, h.UntrackedCounter)
+	s.Untracked, s.Counted = untracked, err == nil
+	for _, err := range []error{err, s.readLinks(), s.readChains(), s.readFlowtables(), s.readHelpers(), s.readForwards()} {
 		if err != nil {
-			return nil, fmt.Errorf("table %s: %w", table.Name, err)
-		}
-		for _, f := range flowtables {
-			found = append(found, Flowtable{
-				Table: table.Name, Name: f.Name, Devices: f.Devices, Hardware: f.Flags&nftables.FlowtableFlagsHWOffload != 0,
-			})
+			s.add(Unknown, err.Error())
 		}
 	}
-	return found, nil
+	return s
+}
+
+// readLinks also finds the programs of pods' interfaces. Those attached by tcx or netkit cannot be
+// listed with the agent's capabilities.
+func (s *State) readLinks() error {
+	all, err := links.Interfaces()
+	if err != nil {
+		return err
+	}
+	filtered, err := filtered()
+	bridged := false
+	for index, link := range all {
+		s.addInterface(link.Name)
+		bridged = bridged || all[link.Master] != nil && all[link.Master].Kind == "bridge"
+		if link.Kind != "veth" {
+			continue
+		}
+		if link.XDP {
+			s.add(DataPlane, "XDP program at "+link.Name)
+		}
+		if !filtered[index] {
+			continue
+		}
+		bpf, failed := hasBPF(index)
+		err = errors.Join(err, failed)
+		if bpf {
+			s.add(DataPlane, "eBPF program of traffic control at "+link.Name)
+		}
+	}
+	return errors.Join(err, s.readSysctls(bridged))
+}
+
+func (s *State) readSysctls(bridged bool) error {
+	values := map[string]string{}
+	for _, name := range []string{bridgeIPv4, bridgeIPv6, helpersByPort} {
+		value, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
+		if err == nil {
+			values[name] = strings.TrimSpace(string(value))
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	s.addSysctls(values, bridged)
+	return nil
 }

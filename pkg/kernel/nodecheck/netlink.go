@@ -1,0 +1,177 @@
+package nodecheck
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
+)
+
+// families are those whose tables have chains at the IP hooks.
+var families = map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
+
+func (s *State) readChains() error {
+	return listNftables(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(family uint8, chain []byte) {
+		hook, policy := uint32(unix.NF_INET_NUMHOOKS), uint32(accept)
+		if value := attribute(chain, unix.NFTA_CHAIN_HOOK); value != nil {
+			hook = number(attribute(value, unix.NFTA_HOOK_HOOKNUM))
+		}
+		if value := attribute(chain, unix.NFTA_CHAIN_POLICY); value != nil {
+			policy = number(value)
+		}
+		name, ip := families[family]
+		forwarded := hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_FORWARD || hook == unix.NF_INET_POST_ROUTING
+		s.addChain(name, text(chain, unix.NFTA_CHAIN_TABLE), text(chain, unix.NFTA_CHAIN_NAME), ip && forwarded && policy == drop)
+	})
+}
+
+func (s *State) readFlowtables() error {
+	return listNftables(unix.NFT_MSG_GETFLOWTABLE, unix.NFPROTO_UNSPEC, func(_ uint8, flowtable []byte) {
+		name := fmt.Sprintf("flowtable %s of table %s", text(flowtable, flowtableName), text(flowtable, flowtableTable))
+		if number(attribute(flowtable, flowtableFlags))&flowtableHardware != 0 {
+			name += ", in hardware: denied connections go on for up to two seconds"
+		}
+		s.add(Offload, name)
+	})
+}
+
+func (s *State) readHelpers() error {
+	return listNftables(unix.NFT_MSG_GETOBJ, unix.NFPROTO_UNSPEC, func(family uint8, object []byte) {
+		if number(attribute(object, unix.NFTA_OBJ_TYPE)) == objectHelper {
+			s.add(Helper, fmt.Sprintf("helper %s of table %s %s", text(object, unix.NFTA_OBJ_NAME), families[family], text(object, unix.NFTA_OBJ_TABLE)))
+		}
+	})
+}
+
+// Counter returns the packets of a counter in a table of the family inet, 0 if there is none.
+func Counter(table, name string) (packets uint64, err error) {
+	err = listNftables(unix.NFT_MSG_GETOBJ, unix.NFPROTO_INET, func(_ uint8, object []byte) {
+		value := attribute(attribute(object, unix.NFTA_OBJ_DATA), unix.NFTA_COUNTER_PACKETS)
+		if text(object, unix.NFTA_OBJ_TABLE) == table && text(object, unix.NFTA_OBJ_NAME) == name && len(value) == 8 {
+			packets = binary.BigEndian.Uint64(value)
+		}
+	})
+	return packets, err
+}
+
+// readForwards finds rules that forward packets to another interface before the IP hooks.
+func (s *State) readForwards() error {
+	found := false
+	err := listNftables(unix.NFT_MSG_GETRULE, unix.NFPROTO_NETDEV, func(_ uint8, rule []byte) {
+		found = found || bytes.Contains(rule, []byte("\x08\x00\x01\x00fwd\x00")) // NFTA_EXPR_NAME "fwd"
+	})
+	if found {
+		s.add(DataPlane, "rule with fwd in a table of the family netdev")
+	}
+	return err
+}
+
+// filtered returns the indices of the interfaces with a qdisc that runs filters: clsact or ingress.
+func filtered() (map[int]bool, error) {
+	found := map[int]bool{}
+	err := list(unix.NETLINK_ROUTE, unix.RTM_GETQDISC, make([]byte, sizeofTcMsg), func(header, qdisc []byte) {
+		if kind := text(qdisc, unix.TCA_KIND); kind == "clsact" || kind == "ingress" {
+			found[int(binary.NativeEndian.Uint32(header[tcMsgIfindex:]))] = true
+		}
+	})
+	return found, err
+}
+
+// hasBPF reports whether an interface has an eBPF program of traffic control.
+func hasBPF(index int) (found bool, err error) {
+	for _, parent := range []uint32{clsactIn, clsactOut} {
+		request := make([]byte, sizeofTcMsg)
+		binary.NativeEndian.PutUint32(request[tcMsgIfindex:], uint32(index))
+		binary.NativeEndian.PutUint32(request[tcMsgParent:], parent)
+		err = errors.Join(err, list(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, request, func(_, filter []byte) {
+			found = found || text(filter, unix.TCA_KIND) == "bpf"
+		}))
+	}
+	return found, err
+}
+
+// listNftables lists the objects of a family, or of all.
+func listNftables(kind uint16, family uint8, add func(family uint8, attributes []byte)) error {
+	request := []byte{family, unix.NFNETLINK_V0, 0, 0}
+	return list(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|kind, request, func(header, attributes []byte) {
+		add(header[0], attributes)
+	})
+}
+
+// list calls add with the parts of each answer. Its header is as long as the request. It decodes
+// one by one, because a node can have tens of thousands of chains. A kernel without a family has
+// no objects of it.
+func list(protocol int, kind uint16, request []byte, add func(header, attributes []byte)) error {
+	conn, err := netlink.Dial(protocol, nil)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer conn.Close()
+	_, err = conn.Send(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request | netlink.Dump},
+		Data:   request,
+	})
+	if err != nil {
+		return fmt.Errorf("netlink request %#x: %w", kind, err)
+	}
+	for m, err := range conn.ReceiveIter() {
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("netlink request %#x: %w", kind, err)
+		}
+		if len(m.Data) >= len(request) {
+			add(m.Data[:len(request)], m.Data[len(request):])
+		}
+	}
+	return nil
+}
+
+// attribute returns the value of an attribute, nil if it is missing.
+func attribute(attributes []byte, want uint16) []byte {
+	for typ, value := range nlattr.All(attributes) {
+		if typ == want {
+			return value
+		}
+	}
+	return nil
+}
+
+func text(attributes []byte, want uint16) string {
+	return unix.ByteSliceToString(attribute(attributes, want))
+}
+
+// number decodes a value, 0 if it is missing.
+func number(value []byte) uint32 {
+	if len(value) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(value)
+}
+
+const (
+	// Policies of chains: NF_DROP and NF_ACCEPT of linux/netfilter.h.
+	drop   = 0
+	accept = 1
+
+	// linux/netfilter/nf_tables.h
+	objectHelper      = 3 // NFT_OBJECT_CT_HELPER
+	flowtableTable    = 1 // NFTA_FLOWTABLE_TABLE
+	flowtableName     = 2 // NFTA_FLOWTABLE_NAME
+	flowtableFlags    = 7 // NFTA_FLOWTABLE_FLAGS
+	flowtableHardware = 1 // NFT_FLOWTABLE_HW_OFFLOAD
+
+	// struct tcmsg of linux/rtnetlink.h, and the parents of filters: TC_H_CLSACT with
+	// TC_H_MIN_INGRESS and TC_H_MIN_EGRESS of linux/pkt_sched.h.
+	sizeofTcMsg  = 20
+	tcMsgIfindex = 4
+	tcMsgParent  = 12
+	clsactIn     = 0xfffffff2
+	clsactOut    = 0xfffffff3
+)
