@@ -202,9 +202,6 @@ func (d *Document) Map() (map[string]any, error) {
 
 const (
 	nullTag      = "!!null"
-	mapTag       = "!!map"
-	listTag      = "!!seq"
-	intTag       = "!!int"
 	stringTag    = "!!str"
 	timestampTag = "!!timestamp"
 	mergeTag     = "!!merge"
@@ -212,14 +209,6 @@ const (
 
 // toJSON renders a node as kubectl does: keys and dates are strings.
 func toJSON(n *yaml.Node) ([]byte, error) {
-	if data, ok := appendJSON(nil, n); ok {
-		return data, nil
-	}
-	return decodedJSON(n)
-}
-
-// decodedJSON is toJSON by the YAML package alone.
-func decodedJSON(n *yaml.Node) ([]byte, error) {
 	plainStrings(n)
 	var v any
 	if err := n.Decode(&v); err != nil {
