@@ -54,7 +54,7 @@ type agentOptions struct {
 
 func (a *agentOptions) addAgentFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.agentsNamespace, "agents-namespace", metav1.NamespaceSystem, "namespace of the agents' pods")
-	fs.StringVar(&a.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
+	fs.StringVar(&a.agentsSelector, "agents-selector", "app.kubernetes.io/name=netpol-agent", "label selector of the agents' pods")
 }
 
 // checkAgents returns an error if a flag about agents is set although no agent is asked.

@@ -13,7 +13,7 @@ const (
 	programName = "status-writer"
 	cleanupName = "cleanup"
 	// agentName is the name of the agents' service account.
-	agentName = "kube-network-policies"
+	agentName = "netpol-agent"
 )
 
 const usage = `Usage: %s [flags]

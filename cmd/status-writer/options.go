@@ -15,7 +15,7 @@ import (
 )
 
 // agentSelector selects the agents of install.yaml and the chart.
-const agentSelector = "app.kubernetes.io/name=kube-network-policies"
+const agentSelector = "app.kubernetes.io/name=netpol-agent"
 
 // Values of --status-sink that do not name a single sink.
 const (

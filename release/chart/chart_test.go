@@ -142,7 +142,7 @@ func TestReadinessComponent(t *testing.T) {
 	want := objects(t, read(t, filepath.Join(repository, "install-readiness.yaml")))
 	maps.Copy(want, objects(t, read(t, filepath.Join(repository, "install-anp.yaml"))))
 	got := objects(t, string(text))
-	const deployment = "Deployment kube-system/kube-network-policies-status"
+	const deployment = "Deployment kube-system/netpol-status"
 	if args := fmt.Sprint(got[deployment]); !strings.Contains(args, "--pod-readiness") {
 		t.Errorf("the flag is not set: %s", args)
 	}
@@ -163,7 +163,7 @@ func TestReadinessOfPods(t *testing.T) {
 		"statusWriter: {enabled: false, flags: {pod-readiness: true}}": {false, false},
 	} {
 		all := objects(t, render(t, c, values(t, text)))
-		got := [2]bool{all["ClusterRole /kube-network-policies-status-pods"] != nil, all["ValidatingAdmissionPolicy /kube-network-policies-status-pods"] != nil}
+		got := [2]bool{all["ClusterRole /netpol-status-pods"] != nil, all["ValidatingAdmissionPolicy /netpol-status-pods"] != nil}
 		if got != want {
 			t.Errorf("%s: right and guard are %v, want %v", text, got, want)
 		}
@@ -183,7 +183,7 @@ func TestAgentsThatAreAskedHaveKeys(t *testing.T) {
 		"agent: {flags: {status-bind-address: ''}}":                                         false,
 		"{agent: {flags: {status-bind-address: null}}, metrics: {secure: {enabled: true}}}": false,
 	} {
-		daemonSet := objects(t, render(t, c, values(t, text)))["DaemonSet kube-system/kube-network-policies"]
+		daemonSet := objects(t, render(t, c, values(t, text)))["DaemonSet kube-system/netpol-agent"]
 		template := daemonSet["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
 		asked := strings.Contains(fmt.Sprint(template["containers"]), "--status-bind-address=:")
 		if made := template["initContainers"] != nil; asked != want || made != want {
@@ -272,11 +272,11 @@ func TestAgentsReadGroupsWithTheGate(t *testing.T) {
 				continue
 			}
 			may := strings.Contains(fmt.Sprint(o), "cidrgroups")
-			if agents := key == "ClusterRole /kube-network-policies"; may != (agents && want) {
+			if agents := key == "ClusterRole /netpol-agent"; may != (agents && want) {
 				t.Errorf("%s: %s may read groups: %v", text, key, may)
 			}
 		}
-		if all["ClusterRole /kube-network-policies"] == nil {
+		if all["ClusterRole /netpol-agent"] == nil {
 			t.Fatal("no role of the agents")
 		}
 	}
@@ -318,7 +318,7 @@ func TestSwitches(t *testing.T) {
 	for _, enabled := range []bool{true, false} {
 		t.Run(fmt.Sprintf("writer %v", enabled), func(t *testing.T) {
 			text := render(t, c, values(t, fmt.Sprintf("{metrics: {prometheusRule: {enabled: true}}, statusWriter: {enabled: %v}}", enabled)))
-			spec := objects(t, text)["PrometheusRule kube-system/kube-network-policies"]["spec"].(map[string]any)
+			spec := objects(t, text)["PrometheusRule kube-system/netpol-agent"]["spec"].(map[string]any)
 			if got, want := len(spec["groups"].([]any)), map[bool]int{true: 2, false: 1}[enabled]; got != want {
 				t.Errorf("%d groups of alerts, want %d", got, want)
 			}
@@ -332,7 +332,7 @@ func TestSwitches(t *testing.T) {
 		t.Errorf("before 1.30 the warnings are\n%s", old[Warnings])
 	}
 	open := render(t, c, values(t, "statusWriter: {networkPolicy: {enabled: false}}"))
-	if _, found := objects(t, open)["NetworkPolicy kube-system/kube-network-policies-status"]; found {
+	if _, found := objects(t, open)["NetworkPolicy kube-system/netpol-status"]; found {
 		t.Error("the NetworkPolicy is there, although it is off")
 	}
 }

@@ -82,7 +82,7 @@ func TestScrapeAnnotations(t *testing.T) {
 		"metrics: {secure: {enabled: true}}":                                               {"prometheus.io/scrape": "true", "prometheus.io/port": "9080", "prometheus.io/scheme": "https"},
 		"agent: {podAnnotations: {prometheus.io/scrape: 'false'}}":                         {"prometheus.io/scrape": "false", "prometheus.io/port": "9080"},
 	} {
-		set := objects(t, render(t, c, values(t, text)))["DaemonSet kube-system/kube-network-policies"]
+		set := objects(t, render(t, c, values(t, text)))["DaemonSet kube-system/netpol-agent"]
 		got, _ := set["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any)
 		if !maps.Equal(got, want) {
 			t.Errorf("%s: the annotations are %v, want %v", text, got, want)

@@ -55,7 +55,7 @@ func TestUninstallHooksEqualTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	chart := objects(t, strings.TrimSpace(rendered[Uninstall]))
-	const name = "kube-network-policies-uninstall"
+	const name = "netpol-uninstall"
 	pod := func(all map[string]map[string]any, kind string) map[string]any {
 		spec := all[kind+" kube-system/"+name]["spec"].(map[string]any)
 		return spec["template"].(map[string]any)["spec"].(map[string]any)
@@ -69,7 +69,7 @@ func TestUninstallHooksEqualTheFile(t *testing.T) {
 	}
 	wantAffinity := map[string]any{"podAntiAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": []any{map[string]any{
 		"topologyKey":   "kubernetes.io/hostname",
-		"labelSelector": map[string]any{"matchLabels": map[string]any{"app.kubernetes.io/name": "kube-network-policies"}},
+		"labelSelector": map[string]any{"matchLabels": map[string]any{"app.kubernetes.io/name": "netpol-agent"}},
 	}}}}
 	if diff := cmp.Diff(wantAffinity, affinity); diff != "" {
 		t.Errorf("the DaemonSet's affinity: %s", diff)

@@ -1,8 +1,8 @@
 {{/* The name of all objects of the agent. It is fixed: a node has one agent. */}}
-{{- define "agent.name" -}}kube-network-policies{{- end }}
+{{- define "agent.name" -}}netpol-agent{{- end }}
 
 {{/* The name of all objects of the status writer. */}}
-{{- define "writer.name" -}}kube-network-policies-status{{- end }}
+{{- define "writer.name" -}}netpol-status{{- end }}
 
 {{- define "image" -}}
 {{- with .Values.image -}}

@@ -39,7 +39,7 @@ import (
 
 const (
 	namespace = "kube-system"
-	account   = "kube-network-policies"
+	account   = "netpol-agent"
 )
 
 // api has the pods of agents.

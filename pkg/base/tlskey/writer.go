@@ -10,7 +10,7 @@ import (
 )
 
 // Lease is the name of the Lease that elects the status writer, in the namespace of writer and agents.
-const Lease = "kube-network-policies-status"
+const Lease = "netpol-status"
 
 // Identity returns the holder identity of a writer with this key on a host.
 func (k Key) Identity(host string) string { return host + "_" + hex.EncodeToString(k[:]) }

@@ -27,7 +27,7 @@ import (
 )
 
 // TableName is the name of the table in the family bridge.
-const TableName = "kube-network-policies"
+const TableName = "netpol-agent"
 
 const (
 	otherPortsSet   = "other-ports"

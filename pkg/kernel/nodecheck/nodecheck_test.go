@@ -53,7 +53,7 @@ func TestState(t *testing.T) {
 			[]Problem{{PolicyEngine, "cali-* of Calico"}}},
 		"kindnetd": {func(s *State) { s.addChain("inet", "kindnet-network-policies", "postrouting", false) }, []Problem{{PolicyEngine, "kindnet-network-policies* of kindnetd"}}},
 		"kube-proxy and ourself": {find: func(s *State) {
-			s.addChain("inet", "kube-network-policies", "divert", false)
+			s.addChain("inet", "netpol-agent", "divert", false)
 			s.addChain("ip", "kube-proxy", "services", false)
 		}},
 		"Docker": {func(s *State) { s.addChain("ip", "filter", "FORWARD", true) }, []Problem{{Firewall, "ip filter FORWARD"}}},

@@ -25,12 +25,12 @@ func TestKernelExternalChangesAreRepaired(t *testing.T) {
 	want := listTable(t)
 	for i, script := range []string{
 		"flush ruleset",
-		"delete table inet kube-network-policies",
-		"flush chain inet kube-network-policies divert",
-		"delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }",
-		"replace rule inet kube-network-policies divert handle $DROP accept",
-		"delete rule inet kube-network-policies divert handle $DROP",
-		"add table inet kube-network-policies { flags dormant; }",
+		"delete table inet netpol-agent",
+		"flush chain inet netpol-agent divert",
+		"delete element inet netpol-agent ingress-v4 { 10.244.2.2 }",
+		"replace rule inet netpol-agent divert handle $DROP accept",
+		"delete rule inet netpol-agent divert handle $DROP",
+		"add table inet netpol-agent { flags dormant; }",
 	} {
 		mustShell(t, "nft '"+strings.Replace(script, "$DROP", dropHandle(t), 1)+"'")
 		await(t, func() bool { return s.externalChanges(byNotification) == float64(i+1) && s.Healthy() == nil })
@@ -54,7 +54,7 @@ func TestKernelOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
 	}
 	// An external commit without effect ends the sequence, so that all earlier notifications
 	// have been counted.
-	mustShell(t, "nft 'add chain inet kube-network-policies theirs; delete chain inet kube-network-policies theirs'")
+	mustShell(t, "nft 'add chain inet netpol-agent theirs; delete chain inet netpol-agent theirs'")
 	await(t, func() bool { return s.externalChanges(byNotification) > 0 && s.Healthy() == nil })
 	if n := s.externalChanges(byNotification); n != 1 {
 		t.Errorf("%v external commits, want 1", n)

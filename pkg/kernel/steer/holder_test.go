@@ -232,12 +232,12 @@ func TestTableIsTakenOverAtOnceWithItsElements(t *testing.T) {
 	mustSync(t, m.agent(t, 1, 200).Steerer, isolatedPod)
 	mustSync(t, m.agent(t, 2, 300).Steerer, isolatedPod)
 	tx := m.fake.LastTransaction.String()
-	for _, want := range []string{"queue flags fanout to 300-301", "flush set inet kube-network-policies holder", "holder { 2 . 302 }"} {
+	for _, want := range []string{"queue flags fanout to 300-301", "flush set inet netpol-agent holder", "holder { 2 . 302 }"} {
 		if !strings.Contains(tx, want) {
 			t.Errorf("the transaction has no %q:\n%s", want, tx)
 		}
 	}
-	for _, never := range []string{"delete ", "ingress-v4 {", "flush set inet kube-network-policies ingress"} {
+	for _, never := range []string{"delete ", "ingress-v4 {", "flush set inet netpol-agent ingress"} {
 		if strings.Contains(tx, never) {
 			t.Errorf("the transaction has %q:\n%s", never, tx)
 		}

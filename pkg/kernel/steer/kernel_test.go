@@ -113,25 +113,25 @@ func TestKernelTamperedTableIsRepaired(t *testing.T) {
 	want := sortedChains(listTable(t))
 	for _, script := range []string{
 		"flush ruleset",
-		"flush table inet kube-network-policies",
-		"flush chain inet kube-network-policies divert",
-		"insert rule inet kube-network-policies select accept",
-		"replace rule inet kube-network-policies divert handle $DROP accept",
-		"chain inet kube-network-policies postrouting { policy drop; }",
-		"add table inet kube-network-policies { flags dormant; }",
-		"delete chain inet kube-network-policies postrouting; add chain inet kube-network-policies postrouting",
-		"delete chain inet kube-network-policies input; add chain inet kube-network-policies input { type filter hook forward priority 105; }",
-		"flush chain inet kube-network-policies postrouting-accepted; delete chain inet kube-network-policies postrouting-accepted",
-		"add set inet kube-network-policies theirs { type mark; }",
-		"add element inet kube-network-policies egress-ranges-v4 { 10.0.0.1-10.0.0.9 }",
-		"add element inet kube-network-policies owners-v4 { 10.244.2.9 . 0 }",
-		"delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }",
-		"flush ruleset; add table inet kube-network-policies; add chain inet kube-network-policies postrouting",
+		"flush table inet netpol-agent",
+		"flush chain inet netpol-agent divert",
+		"insert rule inet netpol-agent select accept",
+		"replace rule inet netpol-agent divert handle $DROP accept",
+		"chain inet netpol-agent postrouting { policy drop; }",
+		"add table inet netpol-agent { flags dormant; }",
+		"delete chain inet netpol-agent postrouting; add chain inet netpol-agent postrouting",
+		"delete chain inet netpol-agent input; add chain inet netpol-agent input { type filter hook forward priority 105; }",
+		"flush chain inet netpol-agent postrouting-accepted; delete chain inet netpol-agent postrouting-accepted",
+		"add set inet netpol-agent theirs { type mark; }",
+		"add element inet netpol-agent egress-ranges-v4 { 10.0.0.1-10.0.0.9 }",
+		"add element inet netpol-agent owners-v4 { 10.244.2.9 . 0 }",
+		"delete element inet netpol-agent ingress-v4 { 10.244.2.2 }",
+		"flush ruleset; add table inet netpol-agent; add chain inet netpol-agent postrouting",
 	} {
 		tamperedAndRepaired(t, s, script, want)
 	}
-	if err := exec.Command("nft", "--check", "add element inet kube-network-policies ingress-v4 { * }").Run(); err == nil { // since Linux 5.13
-		tamperedAndRepaired(t, s, "add element inet kube-network-policies ingress-v4 { * }", want)
+	if err := exec.Command("nft", "--check", "add element inet netpol-agent ingress-v4 { * }").Run(); err == nil { // since Linux 5.13
+		tamperedAndRepaired(t, s, "add element inet netpol-agent ingress-v4 { * }", want)
 	}
 }
 

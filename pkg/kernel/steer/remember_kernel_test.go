@@ -170,7 +170,7 @@ func TestKernelWritesOfVerdictsAreNoExternalChanges(t *testing.T) {
 	})
 	await(t, func() bool { return len(remembered(t, s)) == len(all)/2 })
 	// An external commit ends the sequence, so that all earlier notifications have been counted.
-	mustShell(t, "nft 'add chain inet kube-network-policies theirs; delete chain inet kube-network-policies theirs'")
+	mustShell(t, "nft 'add chain inet netpol-agent theirs; delete chain inet netpol-agent theirs'")
 	await(t, func() bool { return s.externalChanges(byNotification) > 0 && s.Healthy() == nil })
 	if n := s.externalChanges(byNotification); n != 1 {
 		t.Errorf("%v external commits, want 1", n)
@@ -217,7 +217,7 @@ func TestKernelFlushOfEmptySetsIsNoCommit(t *testing.T) {
 	s := newReal(t, rememberingOneQueue)
 	mustSync(t, s, isolated(n.b))
 	s.table = disturbed{s.table, sync.OnceFunc(func() {
-		mustShell(t, "nft delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }")
+		mustShell(t, "nft delete element inet netpol-agent ingress-v4 { 10.244.2.2 }")
 	})}
 	s.flush = true
 	for range 2 {

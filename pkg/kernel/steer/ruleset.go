@@ -10,7 +10,7 @@ import (
 // Names of the table and of its objects. An object whose meaning changes incompatibly must get a new
 // name: tables with different names are incompatible.
 const (
-	TableName = "kube-network-policies" // of family inet
+	TableName = "netpol-agent" // of family inet
 
 	currentChain  = "current"
 	selectChain   = "select"

@@ -175,8 +175,8 @@ func TestOnlyElementsChangeAfterBase(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}, Egress: []netip.Addr{v4}})
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
-	want := "add element inet kube-network-policies ingress-v6 { fd00:10:244:1::2 }\n" +
-		"delete element inet kube-network-policies egress-v4 { 10.244.1.2 }\n"
+	want := "add element inet netpol-agent ingress-v6 { fd00:10:244:1::2 }\n" +
+		"delete element inet netpol-agent egress-v4 { 10.244.1.2 }\n"
 	if got := fake.LastTransaction.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

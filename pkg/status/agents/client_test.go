@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	account = "kube-network-policies"
+	account = "netpol-agent"
 	answer  = `{"node":"node-1","kinds":[{"kind":"NetworkPolicy"}]}`
 )
 
@@ -175,7 +175,7 @@ func TestAgentsProveThemselves(t *testing.T) {
 			p.Status.InitContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 		}, "publishes no key"},
 		{"a pod whose init container has failed", own, published, func(p *corev1.Pod) { p.Status.InitContainerStatuses[0].State.Terminated.ExitCode = 1 }, "publishes no key"},
-		{"a pod of another account", own, published, func(p *corev1.Pod) { p.Spec.ServiceAccountName = "other" }, `is of the service account "other", not "kube-network-policies"`},
+		{"a pod of another account", own, published, func(p *corev1.Pod) { p.Spec.ServiceAccountName = "other" }, `is of the service account "other", not "netpol-agent"`},
 		{"a static pod, which has no account", own, published, func(p *corev1.Pod) { p.Spec.ServiceAccountName = "" }, `is of the service account ""`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

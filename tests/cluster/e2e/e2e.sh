@@ -32,7 +32,7 @@ collect() {
 	local node pod
 	ask get pods -A -o wide >"$out/run/pods" || true
 	ask get events -A >"$out/run/events" || true
-	for pod in $(ask -n kube-system get pods -l 'app.kubernetes.io/name in (kube-network-policies, kube-network-policies-status)' -o name); do
+	for pod in $(ask -n kube-system get pods -l 'app.kubernetes.io/name in (netpol-agent, netpol-status)' -o name); do
 		ask -n kube-system logs "$pod" >"$out/run/$(basename "$pod").log" || true
 		ask -n kube-system logs -p "$pod" >"$out/run/$(basename "$pod").previous.log" 2>/dev/null || true
 	done

@@ -24,7 +24,7 @@ helm=$cache/helm-$helm_version/helm
 
 go build -C "$root/cmd/kubectl-netpol" -o "$work/kubectl-netpol" .
 
-agent=$(ask -n kube-system get daemonset kube-network-policies --ignore-not-found -o name)
+agent=$(ask -n kube-system get daemonset netpol-agent --ignore-not-found -o name)
 manifest=$(cat "$state/manifest" 2>/dev/null || true)
 started=$SECONDS status=0
 cd "$root/tests/cluster/e2e/edges"

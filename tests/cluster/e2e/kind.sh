@@ -60,7 +60,7 @@ up() {
 		"$root/tests/cluster/e2e/cluster/definitions.sh" | kubectl apply --server-side --force-conflicts -f -
 	fi
 	kubectl apply -f "$root/$AGENT" -f "$root/install-writer-guard.yaml"
-	for workload in daemonset/kube-network-policies deployment/kube-network-policies-status deployment/coredns; do
+	for workload in daemonset/netpol-agent deployment/netpol-status deployment/coredns; do
 		kubectl -n kube-system rollout status "$workload" --timeout 5m
 	done
 }

@@ -78,7 +78,7 @@ provider() {
 
 # The commit of the agent that enforces the policies.
 agent_version() {
-	ask -n kube-system exec daemonset/kube-network-policies -- kube-network-policies --version 2>/dev/null | awk 'NR == 1 {print $3}' || true
+	ask -n kube-system exec daemonset/netpol-agent -- kube-network-policies --version 2>/dev/null | awk 'NR == 1 {print $3}' || true
 }
 
 # record LINE FILE: prints a line of results with what it was reached on, and keeps it.

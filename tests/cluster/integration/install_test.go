@@ -27,9 +27,9 @@ const (
 	guardFile        = "../../../install-writer-guard.yaml" // for servers from 1.30 on
 	uninstallFile    = "../../../uninstall.yaml"
 	namespace        = "kube-system" // of all that they write
-	agent            = "kube-network-policies"
-	statusWriter     = "kube-network-policies-status"
-	uninstaller      = "kube-network-policies-uninstall"
+	agent            = "netpol-agent"
+	statusWriter     = "netpol-status"
+	uninstaller      = "netpol-uninstall"
 )
 
 // install applies install.yaml as documented.
@@ -175,7 +175,7 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 	want := map[string]map[string][]string{
 		installFile: {
 			agent: {
-				"get leases.coordination.k8s.io kube-network-policies-status",
+				"get leases.coordination.k8s.io netpol-status",
 				"list watch namespaces",
 				"list watch networkpolicies.networking.k8s.io",
 				"list watch nodes",
@@ -184,7 +184,7 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
-				"get update leases.coordination.k8s.io kube-network-policies-status",
+				"get update leases.coordination.k8s.io netpol-status",
 				"list watch namespaces",
 				"list watch nodes",
 				"list watch patch networkpolicies.networking.k8s.io",
@@ -194,7 +194,7 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 		},
 		installAdminFile: {
 			agent: {
-				"get leases.coordination.k8s.io kube-network-policies-status",
+				"get leases.coordination.k8s.io netpol-status",
 				"list watch adminnetworkpolicies.policy.networking.k8s.io",
 				"list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
 				"list watch clusternetworkpolicies.policy.networking.k8s.io",
@@ -208,7 +208,7 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
-				"get update leases.coordination.k8s.io kube-network-policies-status",
+				"get update leases.coordination.k8s.io netpol-status",
 				"list watch adminnetworkpolicies.policy.networking.k8s.io",
 				"list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
 				"list watch clusternetworkpolicies.policy.networking.k8s.io",

@@ -16,14 +16,14 @@ import (
 // IPv4 address of the isolated pod, $LAST the handle of the last rule in postrouting.
 var foreignChanges = []string{
 	"flush ruleset",
-	"delete table inet kube-network-policies",
-	"flush chain inet kube-network-policies postrouting",
-	"delete element inet kube-network-policies ingress-v4 { $WEB }",
-	"flush set inet kube-network-policies ingress-v4",
-	"delete rule inet kube-network-policies postrouting handle $LAST",
-	"replace rule inet kube-network-policies postrouting handle $LAST accept",
-	"add table inet kube-network-policies { flags dormant; }",
-	"flush chain inet kube-network-policies postrouting; delete chain inet kube-network-policies postrouting",
+	"delete table inet netpol-agent",
+	"flush chain inet netpol-agent postrouting",
+	"delete element inet netpol-agent ingress-v4 { $WEB }",
+	"flush set inet netpol-agent ingress-v4",
+	"delete rule inet netpol-agent postrouting handle $LAST",
+	"replace rule inet netpol-agent postrouting handle $LAST accept",
+	"add table inet netpol-agent { flags dormant; }",
+	"flush chain inet netpol-agent postrouting; delete chain inet netpol-agent postrouting",
 }
 
 // TestForeignChanges changes the table while denied packets keep arriving. The agent finds
@@ -66,7 +66,7 @@ func TestForeignChangesInALoop(t *testing.T) {
 		defer close(ended)
 		for ctx.Err() == nil {
 			// nft fails if the element has not been restored yet.
-			_, _ = c.Nodes[0].Run(ctx, "", "nft", "delete", "element", "inet", "kube-network-policies", "ingress-v4", "{", c.Hosts["x/web"].Addr(lab.IPv4).String(), "}")
+			_, _ = c.Nodes[0].Run(ctx, "", "nft", "delete", "element", "inet", "netpol-agent", "ingress-v4", "{", c.Hosts["x/web"].Addr(lab.IPv4).String(), "}")
 		}
 	}()
 	err := labtest.Within(t, func() bool {
@@ -133,7 +133,7 @@ func ready(t *testing.T, agent *lab.Agent) bool {
 // lastHandle returns the handle of the last rule in postrouting.
 func lastHandle(t *testing.T, node *lab.Host) string {
 	t.Helper()
-	out, err := node.Run(t.Context(), "", "nft", "-a", "list", "chain", "inet", "kube-network-policies", "postrouting")
+	out, err := node.Run(t.Context(), "", "nft", "-a", "list", "chain", "inet", "netpol-agent", "postrouting")
 	if err != nil {
 		t.Fatal(err)
 	}

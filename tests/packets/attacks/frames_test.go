@@ -108,7 +108,7 @@ func TestHiddenFramesOnABridge(t *testing.T) {
 	agent := c.Start(t)[0]
 	c.Enforce(t, agent, "policies", labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
 	if err := labtest.Within(t, func() bool {
-		table, err := node.Run(t.Context(), "", "nft", "list", "table", "bridge", "kube-network-policies")
+		table, err := node.Run(t.Context(), "", "nft", "list", "table", "bridge", "netpol-agent")
 		return err == nil && strings.Contains(table, "drop") && strings.Contains(table, "pod3")
 	}); err != nil {
 		t.Fatalf("no table of bridges: %v", err)

@@ -85,7 +85,7 @@ func (n node) remove(t *testing.T, agent *lab.Agent) {
 // listNeighbours lists the state of all other programs in the kernel, without packet
 // counters.
 const listNeighbours = `
-nft -s list ruleset 2>/dev/null | sed '/^table .* kube-network-policies {/,/^}/d'
+nft -s list ruleset 2>/dev/null | sed '/^table .* netpol-agent {/,/^}/d'
 if [ -s /proc/net/ip_tables_names ]; then iptables-legacy-save | sed '/^#/d; s/\[[0-9:]*\]//'; fi
 if [ -s /proc/net/ip6_tables_names ]; then ip6tables-legacy-save | sed '/^#/d; s/\[[0-9:]*\]//'; fi
 ipset save | sed 's/ initval .*//'

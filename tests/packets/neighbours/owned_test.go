@@ -24,7 +24,7 @@ func TestOwnedTable(t *testing.T) {
 	n := newNode(t)
 	owner := nfConn(t, n)
 	send(t, owner, []netlink.Message{nfMessage(t, unix.NFT_MSG_NEWTABLE, unix.NFPROTO_INET, func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.NFTA_TABLE_NAME, "kube-network-policies")
+		ae.String(unix.NFTA_TABLE_NAME, "netpol-agent")
 		ae.Uint32(unix.NFTA_TABLE_FLAGS, tableOwner)
 	})})
 	agent := n.agent(t)

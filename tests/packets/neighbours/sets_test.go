@@ -111,7 +111,7 @@ func listSets(t *testing.T, n node) string {
 				t.Fatal(err)
 			}
 			for _, m := range messages {
-				if !strings.Contains(string(m.Data), "kube-network-policies\x00") {
+				if !strings.Contains(string(m.Data), "netpol-agent\x00") {
 					fmt.Fprintf(&text, "%d %x\n", family, m.Data[4:]) // without the generation
 				}
 			}

@@ -213,8 +213,8 @@ var neighbours = []neighbour{
 	},
 	{
 		name: "a table of the same name in other families", holds: all, reported: nothing, long: true,
-		set: `for family in ip ip6 arp netdev; do nft add table $family kube-network-policies; done
-			nft add chain ip kube-network-policies postrouting '{ type filter hook postrouting priority 95; policy accept; }'`,
+		set: `for family in ip ip6 arp netdev; do nft add table $family netpol-agent; done
+			nft add chain ip netpol-agent postrouting '{ type filter hook postrouting priority 95; policy accept; }'`,
 		list: listTables,
 	},
 	{
@@ -463,5 +463,5 @@ func meshInPod(t *testing.T, n node) {
 // listTables lists the tables of other families.
 func listTables(t *testing.T, n node) string {
 	t.Helper()
-	return n.run(t, "for family in ip ip6 arp netdev; do nft list table $family kube-network-policies; done")
+	return n.run(t, "for family in ip ip6 arp netdev; do nft list table $family netpol-agent; done")
 }

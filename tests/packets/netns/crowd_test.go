@@ -132,7 +132,7 @@ func (c *crowd) allow(t *testing.T, policy string) {
 
 // empty reports whether a set of the first node has no elements.
 func (c *cluster) empty(t *testing.T, set string) bool {
-	out, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "set", "inet", "kube-network-policies", set)
+	out, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "set", "inet", "netpol-agent", set)
 	return err == nil && !strings.Contains(out, "elements")
 }
 

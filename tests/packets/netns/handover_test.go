@@ -241,7 +241,7 @@ func TestEarlierVersionIsWaitedFor(t *testing.T) {
 	s := &surge{c: c}
 	s.next(t, "--nfqueue-id=100")
 	s.agent.Kill()
-	if output, err := node.Run(t.Context(), "", "nft", "delete set inet kube-network-policies holder"); err != nil {
+	if output, err := node.Run(t.Context(), "", "nft", "delete set inet netpol-agent holder"); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	listener := bindQueue(t, node, 100)
@@ -264,7 +264,7 @@ func TestEarlierVersionIsWaitedFor(t *testing.T) {
 // tableHas reports whether the table of the first node has a set.
 func (c *cluster) tableHas(t *testing.T, set string) bool {
 	t.Helper()
-	output, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "table", "inet", "kube-network-policies")
+	output, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "table", "inet", "netpol-agent")
 	if err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}

@@ -267,14 +267,14 @@ func TestNothingIsInForceThatFaultsUndo(t *testing.T) {
 		{"another process deletes the table", func() changed {
 			c := e.change()
 			e.await(c)
-			if _, err := e.Nodes[0].Run(t.Context(), "", "nft", "delete", "table", "inet", "kube-network-policies"); err != nil {
+			if _, err := e.Nodes[0].Run(t.Context(), "", "nft", "delete", "table", "inet", "netpol-agent"); err != nil {
 				t.Fatal(err)
 			}
 			return c
 		}},
 		{"another process flushes the table between two changes", func() changed {
 			e.await(e.change())
-			if _, err := e.Nodes[0].Run(t.Context(), "", "nft", "flush", "table", "inet", "kube-network-policies"); err != nil {
+			if _, err := e.Nodes[0].Run(t.Context(), "", "nft", "flush", "table", "inet", "netpol-agent"); err != nil {
 				t.Fatal(err)
 			}
 			return e.change()

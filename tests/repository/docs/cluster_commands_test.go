@@ -150,7 +150,7 @@ func (m *manifest) runs(image string) bool {
 }
 
 var (
-	nftCommand = regexp.MustCompile(`nft (?:list|get|add|delete) (?:table|set|counter|element) inet kube-network-policies(?: ([a-z][a-z0-9-]*))?`)
+	nftCommand = regexp.MustCompile(`nft (?:list|get|add|delete) (?:table|set|counter|element) inet netpol-agent(?: ([a-z][a-z0-9-]*))?`)
 	nftObject  = regexp.MustCompile(`(?m)^set ([a-z][a-z0-9-]*) \{|\bcounter name ([a-z-]+)`)
 )
 

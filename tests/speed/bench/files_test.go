@@ -113,7 +113,7 @@ func TestPrometheusConfigSelectsAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"app.kubernetes.io/name: kube-network-policies\n", ":9080\n"} {
+	for _, part := range []string{"app.kubernetes.io/name: netpol-agent\n", ":9080\n"} {
 		if !strings.Contains(string(install), part) {
 			t.Errorf("install.yaml does not have %q", part)
 		}

@@ -21,7 +21,7 @@ fi
 # The metrics are open here: a Prometheus of the tests runs on another node.
 sed -e 's/--metrics-bind-address=127.0.0.1:/--metrics-bind-address=:/' -e 's/^  policyTypes: \[Ingress\]$/&\n  ingress: [{}]/' "$manifest" |
 	kubectl apply -f - -f "$root/install-writer-guard.yaml" >/dev/null
-workloads=(daemonset/kube-network-policies deployment/kube-network-policies-status)
+workloads=(daemonset/netpol-agent deployment/netpol-status)
 # The image has changed but not its name.
 [[ -z $changed || ! -f $state/agent.tar ]] || kubectl -n kube-system rollout restart "${workloads[@]}" >/dev/null
 for workload in "${workloads[@]}"; do

@@ -14,9 +14,9 @@ done
 {
 	kubectl create clusterrole netpol-cidrgroups --dry-run=client -o yaml --verb=list,watch --resource=cidrgroups.policy.networking.k8s.io
 	echo ---
-	kubectl create clusterrolebinding netpol-cidrgroups --dry-run=client -o yaml --clusterrole=netpol-cidrgroups --serviceaccount=kube-system:kube-network-policies
+	kubectl create clusterrolebinding netpol-cidrgroups --dry-run=client -o yaml --clusterrole=netpol-cidrgroups --serviceaccount=kube-system:netpol-agent
 } | kubectl apply -f -
-for workload in daemonset/kube-network-policies deployment/kube-network-policies-status; do
+for workload in daemonset/netpol-agent deployment/netpol-status; do
 	kubectl -n kube-system patch "$workload" --type=json \
 		--patch "[{\"op\": \"add\", \"path\": \"/spec/template/spec/containers/0/args/-\", \"value\": \"--feature-gates=$gates\"}]"
 	kubectl -n kube-system rollout status "$workload" --timeout 120s

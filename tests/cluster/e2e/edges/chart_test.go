@@ -28,7 +28,7 @@ func TestChart(t *testing.T) {
 		t.Helper()
 		run(t, "cp", append([]string{helm, command, "--kubeconfig=" + state + "/admin.conf", "--namespace=kube-system"}, args...)...)
 	}
-	const chart, name = "../../../../charts/kube-network-policies", "kube-network-policies"
+	const chart, name = "../../../../charts/kube-network-policies", "netpol-agent"
 	release("install", name, chart)
 	defer attempt("cp", helm, "uninstall", name, "--kubeconfig="+state+"/admin.conf", "--namespace=kube-system", "--ignore-not-found")
 	agentsReady(t)
@@ -45,7 +45,7 @@ func TestChart(t *testing.T) {
 	}))
 
 	release("uninstall", name)
-	kubectl(t, "-n", "kube-system", "delete", "lease", "kube-network-policies-status")
+	kubectl(t, "-n", "kube-system", "delete", "lease", "netpol-status")
 	agentsEnded(t)
 	for node, traces := range before {
 		if diff := cmp.Diff(strings.Split(traces, "\n"), strings.Split(tracesNow(t, node), "\n")); diff != "" {
@@ -54,7 +54,7 @@ func TestChart(t *testing.T) {
 	}
 	kinds := "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,roles,rolebindings,serviceaccounts,daemonsets,deployments,networkpolicies,leases,configmaps,secrets"
 	for line := range strings.Lines(kubectl(t, "get", kinds, "-A", "-o", "name")) {
-		if strings.Contains(line, name) {
+		if strings.Contains(line, name) || strings.Contains(line, "netpol-status") {
 			t.Errorf("%s is left", strings.TrimSpace(line))
 		}
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	agents     = "daemonset/kube-network-policies"
-	agentLabel = "app.kubernetes.io/name=kube-network-policies"
+	agents     = "daemonset/netpol-agent"
+	agentLabel = "app.kubernetes.io/name=netpol-agent"
 )
 
 func needAgent(t *testing.T) {

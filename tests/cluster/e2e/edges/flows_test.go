@@ -166,7 +166,7 @@ func TestFlows(t *testing.T) {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	if err := errors.Join(
-		hasLine(stderr, "No answer of node n2: kube-system/kube-network-policies-"),
+		hasLine(stderr, "No answer of node n2: kube-system/netpol-agent-"),
 		hasLine(stdout, append(ofServer, client, "allow")...)); err != nil {
 		t.Error(err)
 	}
@@ -178,7 +178,7 @@ func TestFlows(t *testing.T) {
 	// An agent that ends: the other one is followed on.
 	kubectl(t, "-n", "kube-system", "delete", "pod", agentPod(t, "n2"))
 	eventually(t, "end of the flows of n2", func() error {
-		return hasLine(f.errs.String(), "No more flows of node n2: kube-system/kube-network-policies-")
+		return hasLine(f.errs.String(), "No more flows of node n2: kube-system/netpol-agent-")
 	})
 	agentsReady(t)
 	printed := len(f.out.String())

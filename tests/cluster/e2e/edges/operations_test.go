@@ -71,13 +71,13 @@ func removeAgent(t *testing.T) {
 // otherwise.
 func removeLeftovers(t *testing.T) {
 	t.Helper()
-	const name = "kube-network-policies-uninstall"
+	const name = "netpol-uninstall"
 	inSystem := func(args ...string) {
 		t.Helper()
 		kubectl(t, append([]string{"-n", "kube-system"}, args...)...)
 	}
-	inSystem("delete", "lease", "kube-network-policies-status")
-	inSystem("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name in (kube-network-policies,kube-network-policies-status)", "--timeout="+patience.String())
+	inSystem("delete", "lease", "netpol-status")
+	inSystem("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name in (netpol-agent,netpol-status)", "--timeout="+patience.String())
 	kubectl(t, "apply", "-f", inRepository("uninstall.yaml"))
 	inSystem("rollout", "status", "daemonset", name, "--timeout="+patience.String())
 	inSystem("wait", "--for=condition=complete", "job/"+name, "--timeout="+patience.String())

@@ -28,8 +28,8 @@ import (
 
 // The names of all objects of the one and of the other.
 const (
-	agentName  = "kube-network-policies"
-	writerName = "kube-network-policies-status"
+	agentName  = "netpol-agent"
+	writerName = "netpol-status"
 
 	writerProgram = "status-writer" // in the image
 )
@@ -187,7 +187,7 @@ func TestAgentKey(t *testing.T) {
 				t.Error("the key is on a disk")
 			}
 		}
-		if writer := named[*appsv1.Deployment](t, file, "kube-network-policies-status"); len(writer.Spec.Template.Spec.InitContainers) != 0 {
+		if writer := named[*appsv1.Deployment](t, file, "netpol-status"); len(writer.Spec.Template.Spec.InitContainers) != 0 {
 			t.Error("the status writer has init containers")
 		}
 	})
@@ -338,7 +338,7 @@ func TestFlagsExist(t *testing.T) {
 	}
 	forEachInstall(t, func(t *testing.T, file string) {
 		_, container := agent(t, file)
-		checkFlags(t, filepath.Join(folder, agentName), container.Args)
+		checkFlags(t, filepath.Join(folder, "kube-network-policies"), container.Args)
 		if container.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" || !slices.Contains(container.Args, "--hostname-override=$("+container.Env[0].Name+")") {
 			t.Errorf("arguments %v do not set the name of the node", container.Args)
 		}

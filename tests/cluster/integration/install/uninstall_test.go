@@ -12,7 +12,7 @@ import (
 
 const (
 	uninstallFile   = "uninstall.yaml"
-	uninstallerName = "kube-network-policies-uninstall"
+	uninstallerName = "netpol-uninstall"
 )
 
 // TestUninstallRuns checks that the pods of uninstall.yaml run everywhere where those of

@@ -14,7 +14,7 @@ import (
 
 const (
 	warningsFile = "install-warnings.yaml"
-	warningsName = "kube-network-policies-warnings"
+	warningsName = "netpol-warnings"
 )
 
 // Nothing is refused, and the warnings do not stop writes of policies that cannot be checked.
