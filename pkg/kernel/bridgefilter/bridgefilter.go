@@ -24,6 +24,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // TableName is the name of the table in the family bridge.
@@ -161,6 +162,11 @@ func (f *Filter) sync(ctx context.Context) error {
 // otherPorts is the set with the port names of bridges without pods.
 var otherPorts = knftables.Set{Name: otherPortsSet, Type: "ifname"}
 
+// framesRule drops all frames except IPv4, IPv6 and ARP. For almost every frame the first match fails. The
+// rule matches ports because bridges (meta ibrname) need CONFIG_NFT_BRIDGE_META, which some kernels lack.
+var framesRule = rule.Rule{rule.EtherType.NoneOf(rule.EtherIPv4, rule.EtherARP, rule.EtherIPv6),
+	rule.IIFName.NotIn(otherPortsSet), rule.Counter(framesCounter), rule.Drop}
+
 // plan returns the transaction that writes the whole table, whatever its contents. It deletes no
 // chain, because the kernel then drops the packets in all queues of the network namespace
 // (nf_queue_nf_hook_drop).
@@ -182,12 +188,7 @@ func plan(want state) *nft.Transaction {
 	tx.Add(&chain)
 	tx.Flush(&chain)
 	if want.filters {
-		tx.Add(&knftables.Rule{
-			Chain: preroutingChain,
-			// For almost every frame the first match fails. The rule matches ports because
-			// bridges (meta ibrname) need CONFIG_NFT_BRIDGE_META, which some kernels lack.
-			Rule: fmt.Sprintf("ether type != { ip, arp, ip6 } iifname != @%s counter name %s drop", otherPortsSet, framesCounter),
-		})
+		tx.AddRule(preroutingChain, framesRule)
 	}
 	return tx
 }

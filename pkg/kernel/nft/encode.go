@@ -28,7 +28,6 @@ type encoder struct {
 	table    string
 	xtables  bool
 	sets     map[string]setType
-	rules    map[string]compiledRule // by text, because a table is written repeatedly with the same rules
 }
 
 // setType says how to encode the elements of a set.
@@ -42,7 +41,7 @@ func newEncoder(family knftables.Family, table string, o Options) (encoder, erro
 	if !ok {
 		return encoder{}, errors.New("tables of this family are not supported")
 	}
-	e := encoder{family: family, protocol: protocol, table: table, xtables: o.XTables, sets: make(map[string]setType), rules: make(map[string]compiledRule)}
+	e := encoder{family: family, protocol: protocol, table: table, xtables: o.XTables, sets: make(map[string]setType)}
 	for _, set := range o.Sets {
 		keys, err := rule.ParseType(set.Type)
 		if err != nil {
@@ -91,7 +90,7 @@ func (p *encoding) add(ops []operation) (n int, err error) {
 		return 1, p.addSet(op, o)
 	case *knftables.Counter:
 		return 1, p.addCounter(op, o)
-	case *knftables.Rule:
+	case *Rule:
 		return 1, p.addRule(op, o)
 	case *knftables.Element:
 		return p.addElements(ops, o.Set)
@@ -186,56 +185,18 @@ func (p *encoding) addCounter(op operation, c *knftables.Counter) error {
 	return nil
 }
 
-func (p *encoding) addRule(op operation, r *knftables.Rule) error {
-	if op.verb != addVerb {
-		return errUnknown
-	}
-	compiled, err := p.compile(r.Rule)
+func (p *encoding) addRule(op operation, r *Rule) error {
+	encoded, err := r.Rule.Encode(rule.Options{Family: p.protocol, XTables: p.xtables, FirstSet: p.setIDs + 1})
 	if err != nil {
 		return err
 	}
-	first := p.setIDs + 1
-	for _, set := range compiled.Sets {
+	for _, set := range encoded.Sets {
 		p.addAnonymous(op, set)
-	}
-	exprs := compiled.exprs
-	if exprs == nil {
-		if exprs, err = compiled.Marshal(p.protocol, first); err != nil {
-			return err
-		}
 	}
 	p.message(op, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	p.batch.String(unix.NFTA_RULE_CHAIN, r.Chain)
-	p.batch.Bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, exprs)
+	p.batch.Bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, encoded.Exprs)
 	return nil
-}
-
-// compiledRule is a rule with its encoded expressions. These are nil if the rule has anonymous
-// sets, because their IDs differ between batches.
-type compiledRule struct {
-	rule.Rule
-	exprs []byte
-}
-
-func (e encoder) compile(text string) (r compiledRule, err error) {
-	if r, ok := e.rules[text]; ok {
-		return r, nil
-	}
-	if r.Rule, err = rule.Compile(text, rule.Options{Family: e.family, XTables: e.xtables, Set: e.setType}); err != nil {
-		return r, err
-	}
-	if len(r.Sets) == 0 {
-		if r.exprs, err = r.Marshal(e.protocol, 0); err != nil {
-			return r, err
-		}
-	}
-	e.rules[text] = r
-	return r, nil
-}
-
-func (e encoder) setType(name string) (rule.Type, bool) {
-	set, ok := e.sets[name]
-	return set.keys, ok
 }
 
 func (p *encoding) addSet(op operation, s *knftables.Set) error {
@@ -332,7 +293,7 @@ func udata(kind byte, value uint32) []byte {
 
 // addAnonymous adds an anonymous set with its elements.
 func (p *encoding) addAnonymous(op operation, s rule.AnonymousSet) {
-	spec := newSet{name: "__set%d", flags: unix.NFT_SET_ANONYMOUS | unix.NFT_SET_CONSTANT, keys: s.Type, size: uint32(len(s.Elements))}
+	spec := newSet{name: rule.AnonymousName, flags: unix.NFT_SET_ANONYMOUS | unix.NFT_SET_CONSTANT, keys: s.Type, size: uint32(len(s.Elements))}
 	if s.Interval {
 		spec.flags |= unix.NFT_SET_INTERVAL
 		spec.merge = udata(udataMergeElements, 1)

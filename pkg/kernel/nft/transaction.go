@@ -5,16 +5,24 @@ import (
 	"strings"
 
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // Transaction is a list of changes to one table. The kernel makes all of them or none. The zero
 // value is empty.
 type Transaction struct{ operations []operation }
 
-// operation is a change of one knftables object: a table, chain, set, counter, rule or element.
+// operation is a change of one object: a *Rule, or a table, chain, set, counter or element of knftables.
 type operation struct {
 	verb   verb
-	object knftables.Object
+	object any
+}
+
+// Rule is a rule of a chain.
+type Rule struct {
+	Chain string
+	Rule  rule.Rule
 }
 
 type verb string
@@ -25,9 +33,11 @@ const (
 	flushVerb  verb = "flush"
 )
 
-// Add creates object. A table, chain, set, counter or element may already exist. A rule is
-// appended to its chain.
+// Add creates object, which may already exist.
 func (tx *Transaction) Add(object knftables.Object) { tx.append(addVerb, object) }
+
+// AddRule appends a rule to a chain.
+func (tx *Transaction) AddRule(chain string, r rule.Rule) { tx.append(addVerb, &Rule{chain, r}) }
 
 // Delete removes object with its contents. It must exist.
 func (tx *Transaction) Delete(object knftables.Object) { tx.append(deleteVerb, object) }
@@ -35,7 +45,7 @@ func (tx *Transaction) Delete(object knftables.Object) { tx.append(deleteVerb, o
 // Flush removes the rules of a chain or the elements of a set.
 func (tx *Transaction) Flush(object knftables.Object) { tx.append(flushVerb, object) }
 
-func (tx *Transaction) append(verb verb, object knftables.Object) {
+func (tx *Transaction) append(verb verb, object any) {
 	tx.operations = append(tx.operations, operation{verb, object})
 }
 
@@ -49,16 +59,21 @@ type Recorder interface {
 	Flush(knftables.Object)
 }
 
-// Replay adds the changes of tx to r, in the same order.
+// Replay adds the changes of tx to r, in the same order, with rules as text.
 func (tx *Transaction) Replay(r Recorder) {
 	for _, op := range tx.operations {
+		if add, ok := op.object.(*Rule); ok {
+			r.Add(&knftables.Rule{Chain: add.Chain, Rule: add.Rule.String()})
+			continue
+		}
+		object := op.object.(knftables.Object)
 		switch op.verb {
 		case addVerb:
-			r.Add(op.object)
+			r.Add(object)
 		case deleteVerb:
-			r.Delete(op.object)
+			r.Delete(object)
 		case flushVerb:
-			r.Flush(op.object)
+			r.Flush(object)
 		}
 	}
 }
@@ -83,7 +98,7 @@ func (op operation) String() string {
 		return fmt.Sprintf("%s set %s", op.verb, o.Name)
 	case *knftables.Counter:
 		return fmt.Sprintf("%s counter %s", op.verb, o.Name)
-	case *knftables.Rule:
+	case *Rule:
 		return fmt.Sprintf("%s rule %s %s", op.verb, o.Chain, o.Rule)
 	case *knftables.Element:
 		return fmt.Sprintf("%s element %s { %s }", op.verb, o.Set, strings.Join(o.Key, " . "))

@@ -1,10 +1,11 @@
 package steer
 
 import (
-	"fmt"
 	"slices"
 
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // Denied packets of the pods in Sets.Answered are answered: TCP with a reset, anything else with an
@@ -89,141 +90,147 @@ func answerChains(cfg Config) []chain {
 	}
 	return []chain{
 		{name: refuseChain, rules: refuseRules()},
-		{name: answerSenderChain, rules: append(answersWithin("saddr"), "drop")},
+		{name: answerSenderChain, rules: answerSenderRules()},
 		{name: answerChain, rules: answerRules()},
 		{name: answerBlockedChain, rules: answerBlockedRules()},
-		{name: answerEarlyChain, rules: []string{noWayBack + " drop", "goto " + answerChain}},
+		{name: answerEarlyChain, rules: []rule.Rule{{noWayBack, rule.Drop}, {rule.Goto(answerChain)}}},
 		{name: answerSelectChain, rules: answerSelectRules(cfg)},
-		prerouting.base("-unanswerable", +3, []string{clearMark(cfg), fmt.Sprintf("ct state new %s meta mark set meta mark | %#x", noWayBack, cfg.Mark)}),
+		prerouting.base("-unanswerable", +3, []rule.Rule{clearMark(cfg), {rule.CTState.Any(rule.New), noWayBack, rule.MetaMark.Set(cfg.Mark)}}),
 		forward.steer(answerableRules(cfg)...),
 		forward.accepted(answeredRules(cfg)...),
-		output.steer(slices.Concat(markAnswersRules(cfg), answerableRules(cfg, "fib saddr type local accept"))...),
+		output.steer(slices.Concat(markAnswersRules(cfg), answerableRules(cfg, rule.Rule{fromOwnNode, rule.Accept}))...),
 		output.accepted(answeredRules(cfg)...),
 	}
 }
 
 // noWayBack matches packets whose answer would leave the node through another interface: their source
 // may be forged.
-const noWayBack = "fib saddr . iif oif missing"
+var noWayBack = rule.FibInterface.Is(rule.Missing)
 
 // refuseRules answer and drop a packet. The kernel never answers fragments, resets and ICMP errors, and
 // limits the rate of ICMP errors to one address.
-func refuseRules() []string {
-	return []string{
-		"fib saddr type { broadcast, multicast } drop",
-		"fib daddr type { broadcast, multicast } drop",
-		"meta l4proto tcp reject with tcp reset",
-		"reject with icmpx type admin-prohibited",
+func refuseRules() []rule.Rule {
+	return []rule.Rule{
+		{fromMany, rule.Drop},
+		{toMany, rule.Drop},
+		{rule.L4Proto.Is(rule.TCP), rule.RejectWithReset},
+		{rule.RejectWithICMP},
 	}
 }
 
-// answersWithin returns a rule for each family that answers a packet within the limit of its source or
-// destination address. If the set is full or memory is short, the update fails.
-func answersWithin(address string) []string {
-	var rules []string
-	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("update %s { %s %s limit rate %d/second burst %d packets } goto %s",
-			f.set(answersSet), f.ip, address, answersPerSecond, answersPerSecond, refuseChain))
-	}
-	return rules
+var (
+	fromMany = rule.FibSaddrType.OneOf(rule.Broadcast, rule.Multicast)
+	toMany   = rule.FibDaddrType.OneOf(rule.Broadcast, rule.Multicast)
+)
+
+func answerSenderRules() []rule.Rule {
+	return append(forFamilies(func(f family) rule.Rule { return f.answerWithin(f.Saddr) }), rule.Rule{rule.Drop})
+}
+
+// answerWithin answers a packet within the limit of its source or destination address. If the set is full or
+// memory is short, the update fails.
+func (f family) answerWithin(address rule.Field) rule.Rule {
+	return rule.Rule{rule.Update{Set: f.set(answersSet), Key: rule.Key{address}, PerSecond: answersPerSecond, Burst: answersPerSecond},
+		rule.Goto(refuseChain)}
 }
 
 // answerRules use the limit of the sender if it is a pod of the node, else that of the receiver, so that
 // the sources of other machines do not fill the set.
-func answerRules() []string {
-	var rules []string
-	toPods := answersWithin("daddr")
-	for i, f := range families {
+func answerRules() []rule.Rule {
+	var rules []rule.Rule
+	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(podsSet), answerSenderChain),
-			fmt.Sprintf("%s daddr %s %s", f.ip, f.set(podsSet), toPods[i]))
+			rule.Rule{f.Saddr.In(f.set(podsSet)), rule.Goto(answerSenderChain)},
+			rule.Rule{f.Daddr.In(f.set(podsSet))}.And(f.answerWithin(f.Daddr)...))
 	}
-	return append(rules, "drop")
+	return append(rules, rule.Rule{rule.Drop})
 }
 
 // answerBlockedRules answer both ends of a blocked connection. They are before DNAT, so the packet need
 // not have the address of the pod.
-func answerBlockedRules() []string {
-	rules := append(reopenRules(), noWayBack+" drop")
-	for _, direction := range []string{"original", "reply"} {
-		for _, f := range families {
-			rules = append(rules, fmt.Sprintf("ct %s %s saddr %s goto %s", direction, f.ip, f.set(answeredSet), answerSenderChain))
-		}
+func answerBlockedRules() []rule.Rule {
+	rules := append(reopenRules(), rule.Rule{noWayBack, rule.Drop})
+	for _, f := range families {
+		rules = append(rules, rule.Rule{f.OriginalSaddr.In(f.set(answeredSet)), rule.Goto(answerSenderChain)})
 	}
-	return append(rules, "drop")
+	for _, f := range families {
+		rules = append(rules, rule.Rule{f.ReplySaddr.In(f.set(answeredSet)), rule.Goto(answerSenderChain)})
+	}
+	return append(rules, rule.Rule{rule.Drop})
 }
 
 // answerSelectRules answer packets of denied classes, and select the rest like selectChain. The counter of
 // a class counts each lookup that finds it, so there is no second one.
-func answerSelectRules(cfg Config) []string {
-	rules := []string{
+func answerSelectRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{
 		// Verdicts are not applied to these, see staleRules and lateChain.
-		fmt.Sprintf("meta nfproto @%s goto %s", staleFamiliesSet, selectChain),
-		lateTCP + " goto " + selectChain,
+		{ofStale, rule.Goto(selectChain)},
+		lateTCP.And(rule.Goto(selectChain)),
 	}
 	if cfg.remembers() {
 		for _, f := range families {
-			for _, end := range []string{"saddr", "daddr"} {
-				rules = append(rules, fmt.Sprintf("%s %s %s %s %s goto %s", f.ip, end, f.set(answeredSet), f.class(), f.set(deniedSet), answerChain))
+			for _, end := range f.addresses() {
+				rules = append(rules, rule.Rule{end.In(f.set(answeredSet)), f.class().In(f.set(deniedSet)), rule.Goto(answerChain)})
 			}
 		}
 	}
-	return append(rules, "goto "+selectChain)
+	return append(rules, rule.Rule{rule.Goto(selectChain)})
 }
 
 // answerableRules queue packets that may be answered. They leave the rest, and packets that match a rule
 // in exempt, to the chains at postrouting.
-func answerableRules(cfg Config, exempt ...string) []string {
-	rules := append([]string{
+func answerableRules(cfg Config, exempt ...rule.Rule) []rule.Rule {
+	answered := rule.CTState.IsNot(rule.New)
+	rules := append([]rule.Rule{
 		// Marked by another program: at postrouting this would be an answer.
-		fmt.Sprintf("meta mark & %#x != 0 ct state != new meta mark set meta mark & %#x", cfg.Mark, ^cfg.Mark),
-		"ct state != new accept",
+		{rule.MetaMark.Has(cfg.Mark), answered, rule.MetaMark.Clear(cfg.Mark)},
+		{answered, rule.Accept},
 		// Marked at prerouting-unanswerable, or by another program.
-		fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x accept", cfg.Mark, ^(cfg.Mark | cfg.BlockMark)),
-		fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", cfg.BlockMark, ^cfg.BlockMark),
+		{rule.MetaMark.Has(cfg.Mark), rule.MetaMark.Clear(cfg.Mark | cfg.BlockMark), rule.Accept},
+		{rule.MetaMark.Has(cfg.BlockMark), rule.MetaMark.Clear(cfg.BlockMark)},
 	}, exempt...)
-	return append(rules, fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, oneWayChain), "goto "+answerSelectChain)
+	return append(rules, rule.Rule{rule.CTMark.Has(cfg.Mark), rule.Jump(oneWayChain)}, rule.Rule{rule.Goto(answerSelectChain)})
 }
 
 // answeredRules answer what the agent has denied, and store its other verdicts.
-func answeredRules(cfg Config) []string {
-	return append([]string{"ct state != new accept", cfg.ifDenied(answerChain)}, acceptedRules(cfg)...)
+func answeredRules(cfg Config) []rule.Rule {
+	return append([]rule.Rule{{rule.CTState.IsNot(rule.New), rule.Accept}, cfg.ifDenied(answerChain)}, acceptedRules(cfg)...)
 }
 
 // ifDenied returns the rule that sends packets to chain if the agent has denied them.
-func (c Config) ifDenied(chain string) string {
-	return fmt.Sprintf("meta mark & %#x == %#x goto %s", c.Mark|c.BlockMark, c.BlockMark, chain)
+func (c Config) ifDenied(chain string) rule.Rule {
+	return rule.Rule{rule.MetaMark.HasOnly(c.Mark|c.BlockMark, c.BlockMark), rule.Goto(chain)}
 }
 
 // earlyRules select packets at prerouting.
-func earlyRules(cfg Config) []string {
-	const selected = early + " fib daddr type != local "
+func earlyRules(cfg Config) []rule.Rule {
+	selected := early.And(rule.FibDaddrType.IsNot(rule.Local))
 	if !cfg.answers {
-		return []string{selected + "goto " + selectChain}
+		return []rule.Rule{selected.And(rule.Goto(selectChain))}
 	}
-	return []string{selected + noWayBack + " goto " + selectChain, selected + "goto " + answerSelectChain}
+	return []rule.Rule{selected.And(noWayBack, rule.Goto(selectChain)), selected.And(rule.Goto(answerSelectChain))}
 }
 
 // earlyAcceptedRules are answeredRules for packets that were queued at prerouting.
-func earlyAcceptedRules(cfg Config) []string {
+func earlyAcceptedRules(cfg Config) []rule.Rule {
 	if !cfg.answers {
 		return acceptedRules(cfg)
 	}
-	return append([]string{cfg.ifDenied(answerEarlyChain)}, acceptedRules(cfg)...)
+	return append([]rule.Rule{cfg.ifDenied(answerEarlyChain)}, acceptedRules(cfg)...)
 }
 
 // answers match the packets by which the kernel answers. They are related to the connection that they are
 // about, which is not accepted or even blocked, so that the rules for other packets would drop them at
 // postrouting.
-var answers = []string{
-	"tcp flags & 0x04 != 0x00 ct state related",
-	"meta l4proto { icmp, icmpv6 } ct state related fib saddr type local",
+var answers = []rule.Rule{
+	{rule.TCPFlags.MaskIsNot(rule.Flags(rule.RST), rule.Flags(0)), related},
+	{anyICMP, related, fromOwnNode},
 }
 
-func markAnswersRules(cfg Config) []string {
-	var rules []string
+func markAnswersRules(cfg Config) []rule.Rule {
+	var rules []rule.Rule
 	for _, answer := range answers {
-		rules = append(rules, fmt.Sprintf("%s meta mark set meta mark | %#x accept", answer, cfg.Mark))
+		rules = append(rules, answer.And(rule.MetaMark.Set(cfg.Mark), rule.Accept))
 	}
 	return rules
 }
@@ -231,23 +238,24 @@ func markAnswersRules(cfg Config) []string {
 // acceptAnswersRules accept the packets that markAnswersRules have marked. What another program marks
 // later has an input interface, unless a bridge forwards it: then it is a reset or has an address of the
 // node.
-func acceptAnswersRules(cfg Config) []string {
+func acceptAnswersRules(cfg Config) []rule.Rule {
 	if !cfg.answers {
 		return nil
 	}
-	var rules []string
+	var rules []rule.Rule
 	for _, answer := range answers {
-		rules = append(rules, fmt.Sprintf("meta mark & %#x != 0 iif 0 %s meta mark set meta mark & %#x accept", cfg.Mark, answer, ^cfg.Mark))
+		rules = append(rules, slices.Concat(rule.Rule{rule.MetaMark.Has(cfg.Mark), rule.IIF.Is(rule.Number(0))}, answer,
+			rule.Rule{rule.MetaMark.Clear(cfg.Mark), rule.Accept}))
 	}
 	return rules
 }
 
 // blockedRules drop or answer packets of blocked connections at prerouting.
-func blockedRules(cfg Config) []string {
-	rules := []string{unmarkRule(cfg)}
+func blockedRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{unmarkRule(cfg)}
 	switch {
 	case cfg.answers:
-		return append(rules, fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.BlockMark, answerBlockedChain))
+		return append(rules, rule.Rule{rule.CTMark.Has(cfg.BlockMark), rule.Jump(answerBlockedChain)})
 	case cfg.BlockMark != 0:
 		return append(rules, blockedRule(cfg))
 	}

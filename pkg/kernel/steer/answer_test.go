@@ -180,7 +180,7 @@ func TestTableAnswersFromTheFirstAnsweredPodOn(t *testing.T) {
 		}
 		for _, f := range families {
 			if got := len(fake.Table.Sets[familyName(answeredSet, f.ipv6)].Elements); got != len(sets.Answered)/2 {
-				t.Errorf("%s: %d answered pods, want %d", f.ip, got, len(sets.Answered)/2)
+				t.Errorf("IPv6 %v: %d answered pods, want %d", f.ipv6, got, len(sets.Answered)/2)
 			}
 		}
 	}

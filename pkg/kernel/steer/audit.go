@@ -1,6 +1,10 @@
 package steer
 
-import "fmt"
+import (
+	"fmt"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
+)
 
 // Packets that only audited policies select have a queue of their own, because auditing must not
 // change their fate: the kernel accepts them if there is no listener and if the queue is full.
@@ -23,34 +27,34 @@ func auditChains(cfg Config) []chain {
 		return nil
 	}
 	return []chain{
-		{name: auditChain, rules: []string{fmt.Sprintf("counter name %s queue flags bypass to %d", auditCounter, cfg.AuditQueue)}},
+		{name: auditChain, rules: []rule.Rule{{rule.Counter(auditCounter), rule.Queue{First: cfg.AuditQueue, Count: 1, Bypass: true}}}},
 		{name: auditedChain, rules: ownNodeRules(auditChain)},
 	}
 }
 
 // auditSelectRules follow selectRules: a packet that enforced policies also select is decided, not
 // audited.
-func auditSelectRules(cfg Config) []string {
+func auditSelectRules(cfg Config) []rule.Rule {
 	if !cfg.audits() {
 		return nil
 	}
-	var rules []string
+	var rules []rule.Rule
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(auditIngressSet), auditedChain),
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(auditEgressSet), auditedChain))
+			rule.Rule{f.Daddr.In(f.set(auditIngressSet)), rule.Goto(auditedChain)},
+			rule.Rule{f.Saddr.In(f.set(auditEgressSet)), rule.Goto(auditedChain)})
 	}
 	return rules
 }
 
 // auditInputRules follow toHostRules.
-func auditInputRules(cfg Config) []string {
+func auditInputRules(cfg Config) []rule.Rule {
 	if !cfg.audits() {
 		return nil
 	}
-	var rules []string
+	var rules []rule.Rule
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(auditHostSet), auditChain))
+		rules = append(rules, rule.Rule{f.Saddr.In(f.set(auditHostSet)), rule.Goto(auditChain)})
 	}
 	return rules
 }

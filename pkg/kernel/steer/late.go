@@ -1,6 +1,6 @@
 package steer
 
-import "fmt"
+import "sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 
 // Late packets are the first packets that the kernel tracks of connections that were already open:
 // the kernel does not know which end opened the connection, so the direction of such a packet says
@@ -20,14 +20,14 @@ const (
 	decideChain     = "decide"      // queues, and treats SCTP packets that may be late as late
 )
 
-const (
-	// lateTCP matches first segments that are not a plain SYN, see packet.StageOf. The flags are
-	// SYN, RST and ACK.
-	// Established ones get to the chains that decide if they may be of a predecessor.
-	lateTCP = "tcp flags & 0x16 != 0x02 ct state established,related,new"
+var (
+	// lateTCP matches first segments that are not a plain SYN, see packet.StageOf. Established ones get to the chains that decide if they may be of a predecessor.
+	lateTCP = rule.Rule{rule.TCPFlags.MaskIsNot(rule.Flags(rule.SYN|rule.RST|rule.ACK), rule.Flags(rule.SYN)), mayBeLate}
 	// newSCTP matches late packets and those that open an association. The agent reads the chunk
 	// to distinguish them.
-	newSCTP = "meta l4proto sctp ct state established,related,new"
+	newSCTP = rule.Rule{rule.L4Proto.Is(rule.SCTP), mayBeLate}
+
+	mayBeLate = rule.CTState.Any(rule.Established, rule.Related, rule.New)
 )
 
 // decideChain returns the chain for packets that the agent decides.
@@ -43,28 +43,28 @@ func (c Config) decideChain() string {
 // lateChains follow the chains that queue.
 func lateChains(cfg Config) []chain {
 	all := []chain{
-		{name: lateAskChain, rules: []string{fmt.Sprintf("meta mark set meta mark | %#x goto %s", cfg.Mark, cfg.queueChain())}},
+		{name: lateAskChain, rules: []rule.Rule{{rule.MetaMark.Set(cfg.Mark), rule.Goto(cfg.queueChain())}}},
 		{name: lateExemptChain, rules: ownNodeRules(lateAskChain)},
 		{name: lateChain, rules: lateRules(cfg)},
 	}
 	if !cfg.SCTPPerPacket {
-		all = append(all, chain{name: decideChain, rules: []string{newSCTP + " goto " + lateAskChain, "goto " + cfg.queueChain()}})
+		all = append(all, chain{name: decideChain, rules: []rule.Rule{newSCTP.And(rule.Goto(lateAskChain)), {rule.Goto(cfg.queueChain())}}})
 	}
 	return all
 }
 
 // lateRules select like selectRules, but look up each address in the sets of both directions.
-func lateRules(cfg Config) []string {
-	var rules, ranges []string
+func lateRules(cfg Config) []rule.Rule {
+	var rules, ranges []rule.Rule
 	for _, f := range families {
 		for _, set := range []string{ingressSet, egressSet} {
 			rules = append(rules,
-				fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(set), lateAskChain),
-				fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(set), lateExemptChain))
+				rule.Rule{f.Saddr.In(f.set(set)), rule.Goto(lateAskChain)},
+				rule.Rule{f.Daddr.In(f.set(set)), rule.Goto(lateExemptChain)})
 		}
 		for _, set := range []string{ingressRangesSet, egressRangesSet} {
-			for _, end := range []string{"saddr", "daddr"} {
-				ranges = append(ranges, fmt.Sprintf("%s %s %s %[1]s %[2]s != %[4]s goto %s", f.ip, end, f.set(set), f.set(podsSet), lateExemptChain))
+			for _, end := range f.addresses() {
+				ranges = append(ranges, rule.Rule{end.In(f.set(set)), end.NotIn(f.set(podsSet)), rule.Goto(lateExemptChain)})
 			}
 		}
 	}

@@ -1,6 +1,6 @@
 package steer
 
-import "fmt"
+import "sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 
 // A packet belongs to the pod behind its interface, whatever its addresses are: the node may route a
 // Service's address, or the network of a virtual machine, to a pod. The sets of links have the
@@ -23,35 +23,35 @@ var linkSpecs = []setSpec{
 
 // podLinkRules select the packets of selected pods at addresses that are not theirs. Earlier rules have
 // selected those at their addresses.
-func (c Config) podLinkRules() []string {
-	return []string{
-		fmt.Sprintf("oifname @%s goto %s", ingressLinksSet, exemptChain),
-		fmt.Sprintf("iifname @%s goto %s", egressLinksSet, c.askChain()),
+func (c Config) podLinkRules() []rule.Rule {
+	return []rule.Rule{
+		{rule.OIFName.In(ingressLinksSet), rule.Goto(exemptChain)},
+		{rule.IIFName.In(egressLinksSet), rule.Goto(c.askChain())},
 	}
 }
 
 // latePodLinkRules select like podLinkRules, in both directions.
-func latePodLinkRules() []string {
-	var rules []string
+func latePodLinkRules() []rule.Rule {
+	var rules []rule.Rule
 	for _, set := range []string{ingressLinksSet, egressLinksSet} {
 		rules = append(rules,
-			fmt.Sprintf("oifname @%s goto %s", set, lateExemptChain),
-			fmt.Sprintf("iifname @%s goto %s", set, lateExemptChain))
+			rule.Rule{rule.OIFName.In(set), rule.Goto(lateExemptChain)},
+			rule.Rule{rule.IIFName.In(set), rule.Goto(lateExemptChain)})
 	}
 	return rules
 }
 
 // multicastRules queue the multicasts that the node routes to pods isolated in ingress, and those from
 // pods isolated in egress at addresses that are not theirs.
-func multicastRules(cfg Config) []string {
-	rules := []string{
-		fmt.Sprintf("iifname @%s oifname @%s return", bridgesSet, bridgesSet), // see bridgedChain
+func multicastRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{
+		{rule.IIFName.In(bridgesSet), rule.OIFName.In(bridgesSet), rule.Return}, // see bridgedChain
 		clearMark(cfg), // if another program set it
-		"fib saddr type local accept",
-		fmt.Sprintf("oifname @%s goto %s", multicastLinksSet, cfg.queueChain()),
+		{fromOwnNode, rule.Accept},
+		{rule.OIFName.In(multicastLinksSet), rule.Goto(cfg.queueChain())},
 	}
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("iifname @%s %s saddr != %s goto %s", egressLinksSet, f.ip, f.set(podsSet), cfg.queueChain()))
+		rules = append(rules, rule.Rule{rule.IIFName.In(egressLinksSet), f.Saddr.NotIn(f.set(podsSet)), rule.Goto(cfg.queueChain())})
 	}
 	return rules
 }

@@ -1,9 +1,9 @@
 package steer
 
 import (
-	"fmt"
-
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 const (
@@ -31,34 +31,34 @@ func bridgedChains(cfg Config) []chain {
 	}
 }
 
-func bridgedBaseRules() []string {
-	rules := []string{
-		"ip daddr 224.0.0.0/4 jump " + multicastChain,
-		"ip6 daddr ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff jump " + multicastChain,
-		fmt.Sprintf("iifname != @%s accept", bridgesSet), // on nodes without such bridges this accepts all packets
-		fmt.Sprintf("oifname != @%s accept", bridgesSet),
+func bridgedBaseRules() []rule.Rule {
+	rules := []rule.Rule{
+		{rule.IPv4.Daddr.Is(prefix("224.0.0.0/4")), rule.Jump(multicastChain)},
+		{rule.IPv6.Daddr.Is(prefix("ff00::/8")), rule.Jump(multicastChain)},
+		{rule.IIFName.NotIn(bridgesSet), rule.Accept}, // on nodes without such bridges this accepts all packets
+		{rule.OIFName.NotIn(bridgesSet), rule.Accept},
 	}
 	// Almost all packets that a bridge forwards. The addresses of established connections are
 	// checked, too, because they may have begun before the first policy.
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("ct state established %s saddr %s %s daddr %s accept", f.ip, f.set(podsSet), f.ip, f.set(podsSet)))
+		rules = append(rules, rule.Rule{rule.CTState.Any(rule.Established), f.Saddr.In(f.set(podsSet)), f.Daddr.In(f.set(podsSet)), rule.Accept})
 	}
 	return append(rules,
-		"ip daddr 169.254.0.0-169.254.255.255 goto "+bridgedChain, // the source check drops such sources
-		"ip6 saddr fe80::/10 goto "+bridgedChain,
-		"ip6 daddr fe80::/10 goto "+bridgedChain,
+		rule.Rule{rule.IPv4.Daddr.Is(prefix("169.254.0.0/16")), rule.Goto(bridgedChain)}, // the source check drops such sources
+		rule.Rule{rule.IPv6.Saddr.Is(linkLocal6), rule.Goto(bridgedChain)},
+		rule.Rule{rule.IPv6.Daddr.Is(linkLocal6), rule.Goto(bridgedChain)},
 		// The source check finds routes to some of these.
-		"fib saddr type { broadcast, multicast } goto "+bridgedChain,
-		"fib daddr type { broadcast, multicast } goto "+bridgedChain)
+		rule.Rule{fromMany, rule.Goto(bridgedChain)},
+		rule.Rule{toMany, rule.Goto(bridgedChain)})
 }
 
-func bridgedRules() []string {
-	return []string{
+func bridgedRules() []rule.Rule {
+	return []rule.Rule{
 		// Neighbour discovery and multicast listener discovery, but no messages of routers: with
 		// advertisements and redirects a pod could route the packets of other pods to itself.
 		// These must have link-local sources, so routers do not forward them (RFC 4861, 4.2 and 4.5).
-		"ip6 hoplimit 255 icmpv6 type { 133, 135, 136 } accept",
+		{notForwarded, rule.ICMPv6Type.OneOf(rule.Number(133), rule.Number(135), rule.Number(136)), rule.Accept},
 		acceptListeners,
-		fmt.Sprintf("counter name %s drop", linksCounter),
+		{rule.Counter(linksCounter), rule.Drop},
 	}
 }

@@ -1,10 +1,11 @@
 package steer
 
 import (
-	"fmt"
 	"time"
 
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // A connection mark alone is no decision: connection tracking copies the mark of a connection to those
@@ -31,14 +32,13 @@ const (
 
 // unconfirmed matches the first packet of a connection, which is not in the connection table yet. The
 // connection of an ICMP error is the one that it is about.
-const unconfirmed = "ct status & confirmed == 0"
+var unconfirmed = rule.CTStatus.MaskIs(rule.Confirmed, rule.Number(0))
 
 // unmarkRule clears our bits in connections whose first packet has just been tracked: nothing can have
 // decided it.
-func unmarkRule(cfg Config) string {
+func unmarkRule(cfg Config) rule.Rule {
 	ours := cfg.Mark | cfg.BlockMark
-	return fmt.Sprintf("%s meta l4proto != { icmp, icmpv6 } ct mark & %#x != 0 counter name %s ct mark set ct mark & %#x",
-		unconfirmed, ours, copiedMarksCounter, ^ours)
+	return rule.Rule{unconfirmed, noICMP, rule.CTMark.Has(ours), rule.Counter(copiedMarksCounter), rule.CTMark.Clear(ours)}
 }
 
 // oneWaySets are the sets of one-way connections. Packets update their elements; the agent does not
@@ -60,35 +60,35 @@ func connectionSets(name string, size uint64) []*knftables.Set {
 	return sets
 }
 
-// ends returns the expression for the addresses and ports of a packet of this family. Protocols without
-// ports have something else in their place.
-func (f family) ends() string {
-	return fmt.Sprintf("%s saddr . %[1]s daddr . meta l4proto . th sport . th dport", f.ip)
+// ends are the addresses and ports of a packet of this family. Protocols without ports have something else
+// in their place.
+func (f family) ends() rule.Key {
+	return rule.Key{f.Saddr, f.Daddr, rule.L4Proto, rule.THSport, rule.THDport}
 }
 
-// endsOfReply returns ends of the packet that the packet answers.
-func (f family) endsOfReply() string {
-	return fmt.Sprintf("%s daddr . %[1]s saddr . meta l4proto . th dport . th sport", f.ip)
+// endsOfReply are ends of the packet that the packet answers.
+func (f family) endsOfReply() rule.Key {
+	return rule.Key{f.Daddr, f.Saddr, rule.L4Proto, rule.THDport, rule.THSport}
 }
 
-// record returns the statement that adds a packet's connection to a set or extends its time.
-func (f family) record(set string, timeout time.Duration) string {
-	return fmt.Sprintf("update %s { %s timeout %ds }", f.set(set), f.ends(), timeout/time.Second)
+// record adds a packet's connection to a set or extends its time.
+func (f family) record(set string, timeout time.Duration) rule.Statement {
+	return rule.Update{Set: f.set(set), Key: f.ends(), Seconds: uint32(timeout / time.Second)}
 }
 
 // oneWayChains are the chains of one-way connections.
 func oneWayChains(cfg Config) []chain {
-	var record, pass []string
+	var record, pass []rule.Rule
 	if !cfg.answers && cfg.EarlyUDP != EarlyOn {
 		// Only with these does a first packet come here after its verdict.
-		pass = append(pass, fmt.Sprintf("%s counter name %s return", unconfirmed, copiedMarksCounter))
+		pass = append(pass, rule.Rule{unconfirmed, rule.Counter(copiedMarksCounter), rule.Return})
 	}
 	if cfg.SCTPPerPacket {
-		pass = append(pass, "meta l4proto sctp return") // see currentRules
+		pass = append(pass, rule.Rule{rule.L4Proto.Is(rule.SCTP), rule.Return}) // see currentRules
 	}
 	for _, f := range families {
-		record = append(record, f.record(oneWaySet, oneWayFor))
-		pass = append(pass, fmt.Sprintf("%s %s %s accept", f.ends(), f.set(oneWaySet), f.record(oneWaySet, oneWayFor)))
+		record = append(record, rule.Rule{f.record(oneWaySet, oneWayFor)})
+		pass = append(pass, rule.Rule{f.ends().In(f.set(oneWaySet)), f.record(oneWaySet, oneWayFor), rule.Accept})
 	}
 	return []chain{
 		{name: recordChain, rules: record},
@@ -97,7 +97,7 @@ func oneWayChains(cfg Config) []chain {
 			name:     unmarkChain,
 			hook:     knftables.OutputHook,
 			priority: blockedPriority,
-			rules:    []string{unmarkRule(cfg)},
+			rules:    []rule.Rule{unmarkRule(cfg)},
 		},
 	}
 }

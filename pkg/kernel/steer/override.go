@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // A change of policies may concern more connections than can be marked at once. Until their marks follow,
@@ -294,7 +295,7 @@ func overrideChains(cfg Config) []chain {
 		return nil
 	}
 	return []chain{
-		{name: believeChain, rules: append(reopenRules(), "drop")},
+		{name: believeChain, rules: append(reopenRules(), rule.Rule{rule.Drop})},
 		{name: againChain, rules: againRules(cfg)},
 		{name: cutChain, rules: cutRules(cfg)},
 		{name: closedChain, rules: closedRules(cfg)},
@@ -303,77 +304,77 @@ func overrideChains(cfg Config) []chain {
 }
 
 // overridden matches packets of a family with overrides.
-const overridden = "meta nfproto @" + overridesSet
+var overridden = rule.NFProto.In(overridesSet)
 
-func notFirst(cfg Config) string {
-	return fmt.Sprintf("ct state new ct mark & %#x == 0 return", cfg.Mark)
+func notFirst(cfg Config) rule.Rule {
+	return rule.Rule{rule.CTState.Any(rule.New), rule.CTMark.HasNone(cfg.Mark), rule.Return}
 }
 
 // cutRules look up the class of a connection by a packet of either direction.
-func cutRules(cfg Config) []string {
-	rules := []string{notFirst(cfg)}
+func cutRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{notFirst(cfg)}
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("ct direction original %s saddr . %[1]s daddr . meta l4proto . th dport %s drop", f.ip, f.set(cutSet)),
-			fmt.Sprintf("ct direction reply %s daddr . %[1]s saddr . meta l4proto . th sport %s drop", f.ip, f.set(cutSet)))
+			rule.Rule{original, rule.Key{f.Saddr, f.Daddr, rule.L4Proto, rule.THDport}.In(f.set(cutSet)), rule.Drop},
+			rule.Rule{replying, rule.Key{f.Daddr, f.Saddr, rule.L4Proto, rule.THSport}.In(f.set(cutSet)), rule.Drop})
 	}
 	return rules
 }
 
 // reopenRules return packets of blocked connections that closedRules and inputAgainRules send to be
 // decided. An ICMP error is about a connection and is not decided for it.
-func reopenRules() []string {
-	var rules []string
+func reopenRules() []rule.Rule {
+	var rules []rule.Rule
+	reopening := rule.Rule{rule.CTState.IsNot(rule.Related), rule.NFProto.In(reopeningSet)}
 	for _, f := range families {
-		reopening := "ct state != related meta nfproto @" + reopeningSet
 		rules = append(rules,
-			fmt.Sprintf("%s ct original %s saddr %s return", reopening, f.ip, f.set(againFromSet)),
-			fmt.Sprintf("%s ct reply %s saddr %s return", reopening, f.ip, f.set(againToSet)))
+			reopening.And(f.OriginalSaddr.In(f.set(againFromSet)), rule.Return),
+			reopening.And(f.ReplySaddr.In(f.set(againToSet)), rule.Return))
 	}
 	return rules
 }
 
 // againRules queue a packet of an established connection with the lower bit, and the higher one if it has the
 // direction of the first packet.
-func againRules(cfg Config) []string {
-	return []string{
-		fmt.Sprintf("meta mark set meta mark | %#x", cfg.BlockMark),
-		fmt.Sprintf("ct direction original meta mark set meta mark | %#x", cfg.Mark),
-		"goto " + cfg.queueChain(),
+func againRules(cfg Config) []rule.Rule {
+	return []rule.Rule{
+		{rule.MetaMark.Set(cfg.BlockMark)},
+		{original, rule.MetaMark.Set(cfg.Mark)},
+		{rule.Goto(cfg.queueChain())},
 	}
 }
 
 // closedRules are only at postrouting: what is for the node itself is not concerned.
-func closedRules(cfg Config) []string {
-	rules := []string{
-		"jump " + cutChain,
+func closedRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{
+		{rule.Jump(cutChain)},
 		notFirst(cfg),
 		// The node itself always reaches its pods, and they reach it.
-		fmt.Sprintf("fib saddr type local ct mark & %#x != 0 drop", cfg.BlockMark), // see reopenRules
-		"fib saddr type local return",
+		{fromOwnNode, rule.CTMark.Has(cfg.BlockMark), rule.Drop}, // see reopenRules
+		{fromOwnNode, rule.Return},
 	}
-	var again []string
+	var again []rule.Rule
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("ct original %s saddr . ct reply %[1]s saddr %s return", f.ip, f.set(ownSet)),
-			fmt.Sprintf("ct original %s saddr %s drop", f.ip, f.set(closedFromSet)),
-			fmt.Sprintf("ct reply %s saddr %s drop", f.ip, f.set(closedToSet)))
+			rule.Rule{rule.Key{f.OriginalSaddr, f.ReplySaddr}.In(f.set(ownSet)), rule.Return},
+			rule.Rule{f.OriginalSaddr.In(f.set(closedFromSet)), rule.Drop},
+			rule.Rule{f.ReplySaddr.In(f.set(closedToSet)), rule.Drop})
 		again = append(again,
-			fmt.Sprintf("ct original %s saddr %s goto %s", f.ip, f.set(againFromSet), againChain),
-			fmt.Sprintf("ct reply %s saddr %s goto %s", f.ip, f.set(againToSet), againChain))
+			rule.Rule{f.OriginalSaddr.In(f.set(againFromSet)), rule.Goto(againChain)},
+			rule.Rule{f.ReplySaddr.In(f.set(againToSet)), rule.Goto(againChain)})
 	}
-	rules = append(rules, "ct state related meta l4proto { icmp, icmpv6 } return")
+	rules = append(rules, rule.Rule{related, anyICMP, rule.Return})
 	rules = append(rules, again...)
 	return append(rules,
-		fmt.Sprintf("iifname @%s goto %s", againLinksSet, againChain),
-		fmt.Sprintf("oifname @%s goto %s", againLinksSet, againChain))
+		rule.Rule{rule.IIFName.In(againLinksSet), rule.Goto(againChain)},
+		rule.Rule{rule.OIFName.In(againLinksSet), rule.Goto(againChain)})
 }
 
 // inputAgainRules decide packets to the node itself.
-func inputAgainRules(cfg Config) []string {
-	rules := []string{"jump " + cutChain, notFirst(cfg), "ct direction reply return", "ct state related return"}
+func inputAgainRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{{rule.Jump(cutChain)}, notFirst(cfg), {replying, rule.Return}, {related, rule.Return}}
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("ct original %s saddr %s goto %s", f.ip, f.set(againFromSet), againChain))
+		rules = append(rules, rule.Rule{f.OriginalSaddr.In(f.set(againFromSet)), rule.Goto(againChain)})
 	}
 	return rules
 }

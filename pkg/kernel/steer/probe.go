@@ -13,6 +13,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // probeTable is a scratch table. It never has a base chain, because removing one would drop the
@@ -116,8 +118,8 @@ var probeRules = []probeRule{
 	probeQueue:     {unix.NFPROTO_INET, []expr.Any{&expr.Queue{Total: 1}}},
 	// The kernel loads the target's module by an alias that exists for ip but not for inet. So
 	// this rule loads it, and the result is that of the next one.
-	probeXTablesOfIPv4: {unix.NFPROTO_IPV4, nfqueueTarget(0, 1, false)},
-	probeXTables:       {unix.NFPROTO_INET, nfqueueTarget(0, 1, false)},
+	probeXTablesOfIPv4: {unix.NFPROTO_IPV4, []expr.Any{rule.Queue{Count: 1}.Target()}},
+	probeXTables:       {unix.NFPROTO_INET, []expr.Any{rule.Queue{Count: 1}.Target()}},
 	probeSourceCheck:   {unix.NFPROTO_INET, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}}},
 	probeShare: {unix.NFPROTO_INET, []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, // the source of IPv4

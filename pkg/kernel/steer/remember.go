@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // The kernel remembers verdicts so that it need not queue every first packet. Packets that the agent
@@ -99,46 +101,31 @@ func rememberChains(cfg Config) []chain {
 	}
 }
 
-// class returns the expression for the class of a packet of this family. It uses the protocol of the
-// IP header: in a packet with extension headers that is the type of the first one, which no element
-// contains.
-func (f family) class() string {
-	next := "protocol"
-	if f.ipv6 {
-		next = "nexthdr"
-	}
-	return fmt.Sprintf("%s saddr . %[1]s daddr . %[1]s %s . th dport", f.ip, next)
-}
-
-// plain matches TCP and UDP packets without extension headers.
-func (f family) plain() string {
-	if f.ipv6 {
-		return "ip6 nexthdr { tcp, udp }"
-	}
-	return "ip protocol { tcp, udp }"
-}
+// class is the class of a packet of this family. It uses the protocol of the IP header: in a packet with
+// extension headers that is the type of the first one, which no element contains.
+func (f family) class() rule.Key { return rule.Key{f.Saddr, f.Daddr, f.Proto, rule.THDport} }
 
 // rememberedRules apply remembered verdicts.
-func rememberedRules(cfg Config) []string {
-	rules := []string{fmt.Sprintf("meta nfproto @%s jump %s", staleFamiliesSet, staleChain)}
+func rememberedRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{{ofStale, rule.Jump(staleChain)}}
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s %s drop", f.class(), f.set(deniedSet)),
+			rule.Rule{f.class().In(f.set(deniedSet)), rule.Drop},
 			// Marks the connection like keepRules. For packets without a connection, such as
 			// invalid ones, the rule ends before accept, so that the agent decides them.
-			fmt.Sprintf("%s %s ct mark set ct mark | %#x accept", f.class(), f.set(allowedSet), cfg.Mark))
+			rule.Rule{f.class().In(f.set(allowedSet)), rule.CTMark.Set(cfg.Mark), rule.Accept})
 	}
-	return append(rules, "goto "+cfg.decideChain())
+	return append(rules, rule.Rule{rule.Goto(cfg.decideChain())})
 }
 
 // staleRules queue packets of stale addresses: no verdict may be remembered or applied until the
 // connections of the pod that had the address before are removed.
-func staleRules(cfg Config) []string {
-	var rules []string
+func staleRules(cfg Config) []rule.Rule {
+	var rules []rule.Rule
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), cfg.decideChain()),
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), cfg.decideChain()))
+			rule.Rule{f.Saddr.In(f.set(staleSet)), rule.Goto(cfg.decideChain())},
+			rule.Rule{f.Daddr.In(f.set(staleSet)), rule.Goto(cfg.decideChain())})
 	}
 	return rules
 }
@@ -146,25 +133,25 @@ func staleRules(cfg Config) []string {
 // rememberRules add the class of a packet. If the set is full or memory is short, the rule just ends.
 // Each rule looks up the class first, because an element should count, apart from the packet that
 // adds it, only packets that were not queued.
-func rememberRules(cfg Config) []string {
-	var rules []string
+func rememberRules(cfg Config) []rule.Rule {
+	var rules []rule.Rule
 	for _, f := range families {
+		plain := f.Proto.OneOf(rule.TCP, rule.UDP) // no extension headers
 		// The statement is add, not update: packets must not renew the timeout, which bounds
-		// how long a class is allowed without the agent. It has two spaces because
-		// knftables.Fake would parse "add @set" as a reference to a flowtable.
-		rules = append(rules, fmt.Sprintf("%s %s != %s add  %[3]s { %[2]s timeout %[4]ds counter }",
-			f.plain(), f.class(), f.set(allowedSet), cfg.RememberFor/time.Second))
+		// how long a class is allowed without the agent.
+		rules = append(rules, rule.Rule{plain, f.class().NotIn(f.set(allowedSet)),
+			rule.Add{Set: f.set(allowedSet), Key: f.class(), Seconds: uint32(cfg.RememberFor / time.Second)}})
 	}
 	return rules
 }
 
 // acceptedRules remember the verdict on a packet if the agent has requested it, and save the mark.
-func acceptedRules(cfg Config) []string {
-	rules := []string{unmarkedRule(cfg)}
+func acceptedRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{unmarkedRule(cfg)}
 	if cfg.remembers() {
-		rules = append(rules, fmt.Sprintf("meta mark & %#x != 0 jump %s", cfg.RememberMark, rememberChain))
+		rules = append(rules, rule.Rule{rule.MetaMark.Has(cfg.RememberMark), rule.Jump(rememberChain)})
 	}
-	return append(rules, "goto "+keepChain)
+	return append(rules, rule.Rule{rule.Goto(keepChain)})
 }
 
 // validateRemember returns an error that names every invalid field about remembered

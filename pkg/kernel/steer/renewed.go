@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // The kernel may track very many connections of a stale address, and their removal takes a while. Until
@@ -34,13 +35,13 @@ func renewedSets() []*knftables.Set { return connectionSets(renewedSet, allowedS
 
 // renewChains precede the chains that accept packets of the own node.
 func renewChains() []chain {
-	record := []string{
-		"ct direction reply return",
-		"ct state related meta l4proto { icmp, icmpv6 } return",
+	record := []rule.Rule{
+		{replying, rule.Return},
+		{related, anyICMP, rule.Return},
 	}
 	for _, f := range families {
-		for _, end := range []string{"saddr", "daddr"} {
-			record = append(record, fmt.Sprintf("%s %s %s %s", f.ip, end, f.set(staleSet), f.record(renewedSet, renewedFor)))
+		for _, end := range f.addresses() {
+			record = append(record, rule.Rule{end.In(f.set(staleSet)), f.record(renewedSet, renewedFor)})
 		}
 	}
 	return []chain{{name: renewChain, rules: record}}
@@ -49,27 +50,27 @@ func renewChains() []chain {
 // predecessorChains follow selectChain and toHostChain.
 func predecessorChains() []chain {
 	return []chain{
-		{name: firstChain, rules: []string{"jump " + selectChain, "drop"}}, // selectChain has both directions of stale addresses
+		{name: firstChain, rules: []rule.Rule{{rule.Jump(selectChain)}, {rule.Drop}}}, // selectChain has both directions of stale addresses
 		{name: predecessorChain, rules: predecessorRules(firstChain)},
 		{name: predecessorInputChain, rules: predecessorRules(toHostChain)},
 	}
 }
 
 // predecessorRules send packets of stale addresses to chain unless they are of a renewed connection.
-func predecessorRules(chain string) []string {
-	var rules []string
+func predecessorRules(chain string) []rule.Rule {
+	var rules []rule.Rule
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s %s return", f.ends(), f.set(renewedSet)),
-			fmt.Sprintf("%s %s return", f.endsOfReply(), f.set(renewedSet)),
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), chain),
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), chain))
+			rule.Rule{f.ends().In(f.set(renewedSet)), rule.Return},
+			rule.Rule{f.endsOfReply().In(f.set(renewedSet)), rule.Return},
+			rule.Rule{f.Saddr.In(f.set(staleSet)), rule.Goto(chain)},
+			rule.Rule{f.Daddr.In(f.set(staleSet)), rule.Goto(chain)})
 	}
 	return rules
 }
 
 // ofStale matches packets of a family with a stale address.
-const ofStale = "meta nfproto @" + staleFamiliesSet
+var ofStale = rule.NFProto.In(staleFamiliesSet)
 
 // renewedKey is an element of the sets of renewed connections.
 type renewedKey struct {

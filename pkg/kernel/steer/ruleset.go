@@ -2,9 +2,13 @@ package steer
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
 )
 
 // Names of the table and of its objects. An object whose meaning changes incompatibly must get a new
@@ -50,11 +54,11 @@ var (
 	prerouting = hookPoint{knftables.PreroutingHook, knftables.DNATPriority, +5}
 )
 
-func (p hookPoint) observe(rules ...string) chain  { return p.base("-observe", -1, rules) }
-func (p hookPoint) steer(rules ...string) chain    { return p.base("", 0, rules) }
-func (p hookPoint) accepted(rules ...string) chain { return p.base("-accepted", +1, rules) }
+func (p hookPoint) observe(rules ...rule.Rule) chain  { return p.base("-observe", -1, rules) }
+func (p hookPoint) steer(rules ...rule.Rule) chain    { return p.base("", 0, rules) }
+func (p hookPoint) accepted(rules ...rule.Rule) chain { return p.base("-accepted", +1, rules) }
 
-func (p hookPoint) base(suffix string, offset int, rules []string) chain {
+func (p hookPoint) base(suffix string, offset int, rules []rule.Rule) chain {
 	return chain{
 		name:     string(p.hook) + suffix,
 		hook:     p.hook,
@@ -66,7 +70,7 @@ func (p hookPoint) base(suffix string, offset int, rules []string) chain {
 // early matches the packets that EarlyOn queues at prerouting. It matches all ports, because every
 // client that sends two first packets at once loses one. It need not match packets for IPVS, which
 // chooses the backend of a client with its first packet.
-const early = "meta l4proto udp ct state new ct status dnat"
+var early = rule.Rule{rule.L4Proto.Is(rule.UDP), rule.CTState.Any(rule.New), rule.CTStatus.Any(rule.DNAT)}
 
 // setSpec describes a set. Sets of addresses exist once for each family.
 type setSpec struct {
@@ -117,16 +121,28 @@ func familyName(set string, ipv6 bool) string {
 	return set + "-v4"
 }
 
-// family is an address family and its name in rules.
+// family is an address family with its fields in rules.
 type family struct {
-	ip   string
+	rule.Family
 	ipv6 bool
 }
 
-var families = []family{{"ip", false}, {"ip6", true}}
+var families = []family{{rule.IPv4, false}, {rule.IPv6, true}}
 
-// set returns the reference to a set of this family in rules.
-func (f family) set(name string) string { return "@" + familyName(name, f.ipv6) }
+// addresses are the source and the destination.
+func (f family) addresses() []rule.Field { return []rule.Field{f.Saddr, f.Daddr} }
+
+// forFamilies returns a rule for each family.
+func forFamilies(ruleOf func(family) rule.Rule) []rule.Rule {
+	var rules []rule.Rule
+	for _, f := range families {
+		rules = append(rules, ruleOf(f))
+	}
+	return rules
+}
+
+// set returns the name of a set of this family.
+func (f family) set(name string) string { return familyName(name, f.ipv6) }
 
 func (s setSpec) object() *knftables.Set {
 	set := &knftables.Set{Name: s.name, Type: "ipv4_addr"}
@@ -150,7 +166,7 @@ type chain struct {
 	name     string
 	hook     knftables.BaseChainHook
 	priority knftables.BaseChainPriority
-	rules    []string
+	rules    []rule.Rule
 }
 
 func (c chain) object() *knftables.Chain {
@@ -207,10 +223,10 @@ func chains(cfg Config) []chain {
 	all = append(all, oneWayChains(cfg)...)
 	all = append(all,
 		chain{name: keepChain, rules: keepRules(cfg)},
-		postrouting.steer(slices.Concat(acceptAnswersRules(cfg), settledRules(cfg, predecessorChain, closedChain), []string{"goto " + selectChain})...),
+		postrouting.steer(slices.Concat(acceptAnswersRules(cfg), settledRules(cfg, predecessorChain, closedChain), []rule.Rule{{rule.Goto(selectChain)}})...),
 		postrouting.accepted(acceptedRules(cfg)...),
-		input.steer(append(settledRules(cfg, predecessorInputChain, inputChain), "goto "+toHostChain)...),
-		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
+		input.steer(append(settledRules(cfg, predecessorInputChain, inputChain), rule.Rule{rule.Goto(toHostChain)})...),
+		input.accepted(unmarkedRule(cfg), rule.Rule{rule.Goto(keepChain)}),
 		chain{
 			name:     blockedChain,
 			hook:     knftables.PreroutingHook,
@@ -241,13 +257,13 @@ func observeChains(cfg Config) []chain {
 		{name: showChain, rules: showRules(cfg)},
 		{name: messagesChain, rules: messagesRules(cfg)},
 		{name: forgedChain, rules: forgedRules(cfg)},
-		prerouting.base("-forged", +2, []string{"goto " + forgedChain}),
+		prerouting.base("-forged", +2, []rule.Rule{{rule.Goto(forgedChain)}}),
 	}
-	rules := []string{"goto " + messagesChain}
+	rules := []rule.Rule{{rule.Goto(messagesChain)}}
 	if cfg.EarlyUDP == EarlyOn {
 		// Packets get lost in the observer's queue just as in the agent's, see EarlyUDP.
-		all = append(all, prerouting.observe(early+" jump "+forgedChain, early+" goto "+messagesChain))
-		rules = slices.Insert(rules, 0, early+" accept")
+		all = append(all, prerouting.observe(early.And(rule.Jump(forgedChain)), early.And(rule.Goto(messagesChain))))
+		rules = slices.Insert(rules, 0, early.And(rule.Accept))
 	}
 	return append(all, postrouting.observe(rules...), input.observe(rules...))
 }
@@ -255,23 +271,23 @@ func observeChains(cfg Config) []chain {
 // settledRules begin the chains that queue. Most packets, those of established connections, end here.
 // predecessors is the chain for those of stale addresses, "" where a later hook decides them, and
 // overrides the one for those with overrides.
-func settledRules(cfg Config, predecessors, overrides string) []string {
+func settledRules(cfg Config, predecessors, overrides string) []rule.Rule {
 	// If one of our bits is set here, another program set it.
-	rules := []string{clearMark(cfg)}
+	rules := []rule.Rule{clearMark(cfg)}
 	if cfg.BlockMark != 0 {
 		// This precedes all rules that accept established connections, and is for both directions.
 		rules = append(rules, blockedRule(cfg))
 	}
 	if predecessors != "" {
-		rules = append(rules, ofStale+" jump "+predecessors)
+		rules = append(rules, rule.Rule{ofStale, rule.Jump(predecessors)})
 	}
 	if cfg.BlockMark != 0 {
-		rules = append(rules, overridden+" jump "+overrides)
+		rules = append(rules, rule.Rule{overridden, rule.Jump(overrides)})
 	}
 	return append(rules,
 		// Invalid packets do not match: they are queued like first packets.
-		"ct state established,related jump "+currentChain,
-		fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, oneWayChain),
+		rule.Rule{rule.CTState.Any(rule.Established, rule.Related), rule.Jump(currentChain)},
+		rule.Rule{rule.CTMark.Has(cfg.Mark), rule.Jump(oneWayChain)},
 	)
 }
 
@@ -282,85 +298,114 @@ const blockedPriority = "-199"
 // blockedRule drops packets of blocked connections. It is needed at prerouting, too: otherwise a rule
 // of another program might clear the mark, and its flowtable at the forward hook might take the
 // connection past all hooks.
-func blockedRule(cfg Config) string {
-	return fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.BlockMark, believeChain)
+func blockedRule(cfg Config) rule.Rule {
+	return rule.Rule{rule.CTMark.Has(cfg.BlockMark), rule.Jump(believeChain)}
 }
 
 // linkRules accept IPv6 messages between neighbours. They precede all rules that queue IPv6 packets.
-func linkRules() []string {
-	return []string{
+func linkRules() []rule.Rule {
+	return []rule.Rule{
 		// Routers decrement the hop limit, so a packet with 255 was not forwarded.
 		// Forged discovery messages cannot carry data out of a pod.
-		"ip6 hoplimit 255 icmpv6 type 133-137 accept",
+		{notForwarded, rule.ICMPv6Type.Is(rule.Range(133, 137)), rule.Accept},
 		acceptListeners,
 	}
 }
 
+// notForwarded matches packets with the highest hop limit.
+var notForwarded = rule.IPv6HopLimit.Is(rule.Number(255))
+
 // acceptListeners accepts multicast listener discovery (RFC 3810), whose sources are never forwarded
 // by routers.
-const acceptListeners = "ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept"
+var acceptListeners = rule.Rule{rule.IPv6.Saddr.OneOf(unspecified6, linkLocal6),
+	rule.ICMPv6Type.OneOf(rule.Range(130, 132), rule.Number(143)), rule.Accept}
+
+// Addresses of neighbours.
+var (
+	unspecified6 = prefix("::/128")
+	linkLocal6   = prefix("fe80::/10")
+)
+
+func prefix(text string) rule.Value { return rule.Prefix(netip.MustParsePrefix(text)) }
+
+// related matches ICMP errors and the packets that expected matches.
+var related = rule.CTState.Any(rule.Related)
+
+var (
+	anyICMP = rule.L4Proto.OneOf(rule.ICMP, rule.ICMPv6)
+	noICMP  = rule.L4Proto.NoneOf(rule.ICMP, rule.ICMPv6)
+)
 
 // expected matches the first packets of connections that a connection tracking helper has derived
 // from another connection. Related ICMP errors do not open a connection.
-const expected = "ct state related meta l4proto != { icmp, icmpv6 }"
+var expected = rule.Rule{related, noICMP}
 
 // currentRules accept packets of accepted connections.
-func currentRules(cfg Config) []string {
-	var rules []string
+func currentRules(cfg Config) []rule.Rule {
+	var rules []rule.Rule
 	if cfg.SCTPPerPacket {
 		// An association to another port shares the conntrack entry, its state and
 		// its mark.
-		rules = append(rules, "meta l4proto sctp ct direction original return")
+		rules = append(rules, rule.Rule{rule.L4Proto.Is(rule.SCTP), original, rule.Return})
 	}
 	// This rule accepts almost every packet.
-	rules = append(rules, "ct state != related accept",
+	rules = append(rules, rule.Rule{rule.CTState.IsNot(rule.Related), rule.Accept},
 		// Connections that a helper expects must be accepted like any other: the ends of the
 		// first connection choose their ports.
-		expected+" return")
+		expected.And(rule.Return))
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
 		// mark the agent recognizes that they are related to a connection. Packets that a
 		// bridge forwards have no input interface here.
-		const match = "ct state related meta l4proto { icmp, icmpv6 } oif != 0"
-		mark := fmt.Sprintf("meta mark set meta mark | %#x return", cfg.Mark)
-		rules = append(rules, fmt.Sprintf("%s iif != 0 meta nfproto @%s iifname != @%s %s", match, checkedSet, uncheckedSet, mark))
+		errors := rule.Rule{related, anyICMP, rule.OIF.IsNot(rule.Number(0))}
+		mark := rule.Rule{rule.MetaMark.Set(cfg.Mark), rule.Return}
+		rules = append(rules, slices.Concat(errors, rule.Rule{hasInput, ofChecked, rule.IIFName.NotIn(uncheckedSet)}, mark))
 		for _, f := range families {
-			rules = append(rules, fmt.Sprintf("%s meta nfproto @%s %s saddr %s %s", match, checkedSet, f.ip, f.set(podsSet), mark))
+			rules = append(rules, slices.Concat(errors, rule.Rule{ofChecked, f.Saddr.In(f.set(podsSet))}, mark))
 		}
 	}
-	return append(rules, "accept")
+	return append(rules, rule.Rule{rule.Accept})
 }
+
+// hasInput matches packets that arrived on an interface, unless a bridge forwards them.
+var hasInput = rule.IIF.IsNot(rule.Number(0))
+
+// original and replying match the packets of one direction of a connection.
+var (
+	original = rule.CTDirection.Is(rule.Original)
+	replying = rule.CTDirection.Is(rule.Reply)
+)
 
 // toHostRules queue packets to the node itself from the pods in hostSet, and from pods that may be too
 // new to be known.
-func toHostRules(cfg Config) []string {
+func toHostRules(cfg Config) []rule.Rule {
 	rules := linkRules()
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
+		rules = append(rules, rule.Rule{f.Saddr.In(f.set(hostSet)), rule.Goto(cfg.queueChain())})
 	}
 	for _, f := range families {
 		// A bridge has an address in the range of the pods, from which the node sends to itself.
-		rules = append(rules, fmt.Sprintf("%s saddr %s %s saddr != %s fib saddr type != local goto %s", f.ip, f.set(hostRangesSet), f.ip, f.set(podsSet), cfg.queueChain()))
+		rules = append(rules, rule.Rule{f.Saddr.In(f.set(hostRangesSet)), f.Saddr.NotIn(f.set(podsSet)), notFromOwnNode, rule.Goto(cfg.queueChain())})
 	}
 	return append(rules, auditInputRules(cfg)...)
 }
 
 // selectRules select packets from and to selected pods, and from and to pods that may be too new to
 // be known. Stale addresses are in the sets of both directions.
-func selectRules(cfg Config) []string {
-	rules := []string{lateTCP + " jump " + lateChain}
-	var ranges []string
+func selectRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{lateTCP.And(rule.Jump(lateChain))}
+	var ranges []rule.Rule
 	for _, f := range families {
 		if f.ipv6 {
 			rules = append(rules, linkRules()...)
 		}
 		rules = append(rules,
 			// A pod's address is not one of the node, so nothing is exempt.
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(egressSet), cfg.askChain()),
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(ingressSet), exemptChain))
+			rule.Rule{f.Saddr.In(f.set(egressSet)), rule.Goto(cfg.askChain())},
+			rule.Rule{f.Daddr.In(f.set(ingressSet)), rule.Goto(exemptChain)})
 		ranges = append(ranges,
-			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, f.set(ingressRangesSet), f.ip, f.set(podsSet), exemptChain),
-			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, f.set(egressRangesSet), f.ip, f.set(podsSet), exemptChain))
+			rule.Rule{f.Daddr.In(f.set(ingressRangesSet)), f.Daddr.NotIn(f.set(podsSet)), rule.Goto(exemptChain)},
+			rule.Rule{f.Saddr.In(f.set(egressRangesSet)), f.Saddr.NotIn(f.set(podsSet)), rule.Goto(exemptChain)})
 	}
 	rules = append(rules, ranges...)
 	if cfg.SourceCheck {
@@ -368,7 +413,7 @@ func selectRules(cfg Config) []string {
 	}
 	if !cfg.SCTPPerPacket {
 		// Other SCTP packets have gone to decideChain.
-		rules = append(rules, newSCTP+" jump "+lateChain)
+		rules = append(rules, newSCTP.And(rule.Jump(lateChain)))
 	}
 	return append(rules, dropLinkLocal)
 }
@@ -376,46 +421,53 @@ func selectRules(cfg Config) []string {
 // dropLinkLocal drops packets that leave the node with the link-local source of another machine. The
 // kernel does not forward them, but IPVS does if they are for the address of a Service, and no policy
 // could tell which pod sent them.
-const dropLinkLocal = "ip6 saddr fe80::/10 ip6 daddr != fe80::/10 fib daddr type unicast fib saddr type != local counter name " + forgedSourcesCounter + " drop"
+var dropLinkLocal = rule.Rule{rule.IPv6.Saddr.Is(linkLocal6), rule.IPv6.Daddr.IsNot(linkLocal6),
+	rule.FibDaddrType.Is(rule.Unicast), notFromOwnNode, rule.Counter(forgedSourcesCounter), rule.Drop}
+
+// fromOwnNode and notFromOwnNode match by whether the source is an address of the node.
+var (
+	fromOwnNode    = rule.FibSaddrType.Is(rule.Local)
+	notFromOwnNode = rule.FibSaddrType.IsNot(rule.Local)
+)
 
 // exemptRules accept packets from the pod's own node, such as probes of the kubelet, and queue the
 // rest.
-func exemptRules(cfg Config) []string { return ownNodeRules(cfg.askChain()) }
+func exemptRules(cfg Config) []rule.Rule { return ownNodeRules(cfg.askChain()) }
 
 // ownNodeRules send packets to chain unless the pod's own node sent them.
-func ownNodeRules(chain string) []string {
-	return []string{
+func ownNodeRules(chain string) []rule.Rule {
+	return []rule.Rule{
 		// A packet that arrived on an interface was not sent by the node, even if it has an
 		// address of the node: the kernel refuses its own IPv4 addresses as sources from
 		// outside, but not its IPv6 addresses. On kernels before 5.7, and for packets that a
 		// bridge forwards, there is no input interface here, so the rule does not match.
-		"iif != 0 goto " + chain,
+		{hasInput, rule.Goto(chain)},
 		// The user and the missing input interface are no criteria: not all probes run as root,
 		// and IPVS sends packets of other clients from here, too.
-		"fib saddr type local " + ofStale + " jump " + renewChain,
-		"fib saddr type local accept",
-		"goto " + chain,
+		{fromOwnNode, ofStale, rule.Jump(renewChain)},
+		{fromOwnNode, rule.Accept},
+		{rule.Goto(chain)},
 	}
 }
 
 // divertRules count packets and send them to the agent's queues.
-func divertRules(cfg Config) []string {
-	return []string{
-		countUntracked,
-		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), cfg.deciding().String()),
-		"drop", // not reached while the rule above is complete
+func divertRules(cfg Config) []rule.Rule { return cfg.queueRules(cfg.deciding()) }
+
+func (c Config) queueRules(queues queuenum.Range) []rule.Rule {
+	return []rule.Rule{
+		{rule.CTState.Any(rule.Untracked), rule.Counter(UntrackedCounter)},
+		{rule.Counter(steeredCounter), rule.Queue{First: queues.First, Count: queues.Count, Bypass: c.Bypass}},
+		{rule.Drop}, // not reached while the rule above is complete
 	}
 }
 
-const countUntracked = "ct state untracked counter name " + UntrackedCounter
-
 // messagesRules send queries from the pods in namesSet to resolvers, and the answers, to showChain.
-func messagesRules(cfg Config) []string {
-	var rules []string
+func messagesRules(cfg Config) []rule.Rule {
+	var rules []rule.Rule
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s saddr %s meta l4proto { tcp, udp } %s daddr . th dport %s goto %s", f.ip, f.set(namesSet), f.ip, f.set(resolversSet), showChain),
-			fmt.Sprintf("%s meta mark & %#x == 0 goto %s", f.answers(), cfg.Mark, showChain))
+			rule.Rule{f.Saddr.In(f.set(namesSet)), withPorts, rule.Key{f.Daddr, rule.THDport}.In(f.set(resolversSet)), rule.Goto(showChain)},
+			f.answers().And(rule.MetaMark.HasNone(cfg.Mark), rule.Goto(showChain)))
 	}
 	return rules
 }
@@ -424,55 +476,47 @@ func messagesRules(cfg Config) []string {
 // route to the resolver, for example from a pod that forges answers. messagesRules do not show them
 // to the observer. They are not dropped, because routes need not be symmetric. settledRules clear the
 // mark before the packet can be queued again.
-func forgedRules(cfg Config) []string {
-	rules := []string{clearMark(cfg)} // if another program set it
+func forgedRules(cfg Config) []rule.Rule {
+	rules := []rule.Rule{clearMark(cfg)} // if another program set it
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("%s fib saddr . iif oif missing meta mark set meta mark | %#x", f.answers(), cfg.Mark))
+		rules = append(rules, f.answers().And(noWayBack, rule.MetaMark.Set(cfg.Mark)))
 	}
 	return rules
 }
 
 // answers matches packets from resolvers to the pods in namesSet.
-func (f family) answers() string {
-	return fmt.Sprintf("%s daddr %s meta l4proto { tcp, udp } %s saddr . th sport %s", f.ip, f.set(namesSet), f.ip, f.set(resolversSet))
+func (f family) answers() rule.Rule {
+	return rule.Rule{f.Daddr.In(f.set(namesSet)), withPorts, rule.Key{f.Saddr, rule.THSport}.In(f.set(resolversSet))}
 }
+
+var withPorts = rule.L4Proto.OneOf(rule.TCP, rule.UDP)
 
 // showRules queue a packet to the observer. Without a listener it continues to the steering chain.
-func showRules(cfg Config) []string {
-	return []string{fmt.Sprintf("queue flags bypass to %d", cfg.ObserveQueue)}
-}
-
-func queueFlags(cfg Config) string {
-	switch fanout := cfg.Queues > 1; {
-	case fanout && cfg.Bypass:
-		return "flags bypass,fanout "
-	case fanout:
-		return "flags fanout "
-	case cfg.Bypass:
-		return "flags bypass "
-	}
-	return ""
+func showRules(cfg Config) []rule.Rule {
+	return []rule.Rule{{rule.Queue{First: cfg.ObserveQueue, Count: 1, Bypass: true}}}
 }
 
 // unmarkedRule ends the chains after the queues for almost all packets, which the agent has not just
 // accepted.
-func unmarkedRule(cfg Config) string { return fmt.Sprintf("meta mark & %#x == 0 accept", cfg.Mark) }
+func unmarkedRule(cfg Config) rule.Rule {
+	return rule.Rule{rule.MetaMark.HasNone(cfg.Mark), rule.Accept}
+}
 
 // keepRules move the agent's mark from the packet, where a verdict can set it, to the connection.
 // The mark is cleared by a separate rule because the first two end early for packets without a
 // connection. They skip related ICMP errors, which belong to the connection that they are about.
-func keepRules(cfg Config) []string {
-	return []string{
-		fmt.Sprintf("ct state != related ct mark set ct mark | %#x", cfg.Mark),
-		fmt.Sprintf("%s ct mark set ct mark | %#x", expected, cfg.Mark),
-		fmt.Sprintf("meta mark set meta mark & %#x", ^(cfg.Mark | cfg.RememberMark)),
-		ofStale + " jump " + renewChain,
-		"ct state new,related meta l4proto != { icmp, icmpv6 } goto " + recordChain,
+func keepRules(cfg Config) []rule.Rule {
+	return []rule.Rule{
+		{rule.CTState.IsNot(rule.Related), rule.CTMark.Set(cfg.Mark)},
+		expected.And(rule.CTMark.Set(cfg.Mark)),
+		{rule.MetaMark.Clear(cfg.Mark | cfg.RememberMark)},
+		{ofStale, rule.Jump(renewChain)},
+		{rule.CTState.Any(rule.New, rule.Related), noICMP, rule.Goto(recordChain)},
 	}
 }
 
 // clearMark clears our bits of the packet mark, and preserves all other bits.
-func clearMark(cfg Config) string {
+func clearMark(cfg Config) rule.Rule {
 	ours := cfg.Mark | cfg.RememberMark | cfg.BlockMark
-	return fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", ours, ^ours)
+	return rule.Rule{rule.MetaMark.Has(ours), rule.MetaMark.Clear(ours)}
 }

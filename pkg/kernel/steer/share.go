@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
 )
 
@@ -81,44 +82,34 @@ func shareChains(cfg Config) []chain {
 		return nil
 	}
 	return []chain{
-		{name: overflowChain, rules: overflowRules(cfg)},
-		{name: sentChain, rules: append(cfg.withinShare(sentSet, "saddr"), "goto "+overflowChain)},
+		{name: overflowChain, rules: cfg.queueRules(cfg.overflow())},
+		{name: sentChain, rules: sentRules(cfg)},
 		{name: shareChain, rules: shareRules(cfg)},
 	}
 }
 
 // shareRules send packets within a share to divertChain. The source is charged first, so that a
 // flooding pod does not use up the shares of its destinations.
-func shareRules(cfg Config) []string {
-	toDivert := cfg.withinShare(receivedSet, "daddr")
-	var rules []string
-	for i, f := range families {
-		rules = append(rules,
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(podsSet), sentChain),
-			fmt.Sprintf("%s daddr %s %s", f.ip, f.set(podsSet), toDivert[i]))
-	}
-	return append(rules, "goto "+overflowChain)
-}
-
-// withinShare returns a rule for each family that charges a packet to the share in set of its source
-// or destination address, and sends it to divertChain if it is within the share. If the set is full
-// or memory is short, the update fails and the packet counts as exceeding its share.
-func (c Config) withinShare(set, address string) []string {
-	var rules []string
+func shareRules(cfg Config) []rule.Rule {
+	var rules []rule.Rule
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("update %s { %s %s limit rate %d/second burst %d packets } goto %s",
-			f.set(set), f.ip, address, c.Share, max(1, c.Share/shareBurst), divertChain))
+		rules = append(rules,
+			rule.Rule{f.Saddr.In(f.set(podsSet)), rule.Goto(sentChain)},
+			rule.Rule{f.Daddr.In(f.set(podsSet))}.And(cfg.withinShare(f.set(receivedSet), f.Daddr)...))
 	}
-	return rules
+	return append(rules, rule.Rule{rule.Goto(overflowChain)})
 }
 
-// overflowRules are divertRules for the overflow queues.
-func overflowRules(cfg Config) []string {
-	return []string{
-		countUntracked,
-		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), cfg.overflow().String()),
-		"drop",
-	}
+func sentRules(cfg Config) []rule.Rule {
+	within := forFamilies(func(f family) rule.Rule { return cfg.withinShare(f.set(sentSet), f.Saddr) })
+	return append(within, rule.Rule{rule.Goto(overflowChain)})
+}
+
+// withinShare charges a packet to the share in set of its source or destination address, and sends it to
+// divertChain if it is within the share. If the set is full or memory is short, the update fails and the
+// packet counts as exceeding its share.
+func (c Config) withinShare(set string, address rule.Field) rule.Rule {
+	return rule.Rule{rule.Update{Set: set, Key: rule.Key{address}, PerSecond: c.Share, Burst: max(1, c.Share/shareBurst)}, rule.Goto(divertChain)}
 }
 
 func (c Config) deciding() queuenum.Range { return queuenum.Range{First: c.Queue, Count: c.Queues} }

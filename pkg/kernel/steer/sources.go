@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // Names of the objects that check the sources of packets.
@@ -76,6 +78,9 @@ var (
 	hostLinksSpec     = setSpec{name: hostLinksSet, keyType: "ifname"}
 )
 
+// ofChecked matches packets of the families whose sources are checked.
+var ofChecked = rule.NFProto.In(checkedSet)
+
 // sourceChains drop packets that arrive on an interface that leads to a pod or is not yet known, if
 // the route to their source is through another interface. They run before connection tracking, so
 // that a forged packet does not create a conntrack entry or match that of another pod.
@@ -95,28 +100,27 @@ func sourceChains() []chain {
 // sourceRules do not drop packets for which fib always finds a route: those on the loopback
 // interface, those from 0.0.0.0 to broadcast and multicast addresses (DHCP, IGMP), and those with a
 // link-local source if the interface has a link-local address.
-func sourceRules() []string {
-	return []string{fmt.Sprintf("meta nfproto @%s iifname != @%s fib saddr . iif oif missing goto %s",
-		checkedSet, uncheckedSet, forgedSourcesChain)}
+func sourceRules() []rule.Rule {
+	return []rule.Rule{{ofChecked, rule.IIFName.NotIn(uncheckedSet), noWayBack, rule.Goto(forgedSourcesChain)}}
 }
 
-func forgedSourcesRules() []string {
-	return []string{
+func forgedSourcesRules() []rule.Rule {
+	return []rule.Rule{
 		// Duplicate address detection and multicast listener discovery. Routers do not forward
 		// packets from ::. Newer kernels find a route for them.
-		"ip6 saddr :: meta l4proto icmpv6 accept",
-		"jump " + forwardedChain,
-		fmt.Sprintf("counter name %s drop", forgedSourcesCounter),
+		{rule.IPv6.Saddr.Is(unspecified6), rule.L4Proto.Is(rule.ICMPv6), rule.Accept},
+		{rule.Jump(forwardedChain)},
+		{rule.Counter(forgedSourcesCounter), rule.Drop},
 	}
 }
 
 // forwardedRules accept packets that pods may forward. The node's own addresses are excluded first,
 // because the kernel accepts its IPv6 addresses as sources of packets from outside.
-func forwardedRules() []string {
-	rules := []string{"fib saddr type local return"}
+func forwardedRules() []rule.Rule {
+	rules := []rule.Rule{{fromOwnNode, rule.Return}}
 	for i := range MaxForwards {
 		for _, f := range families {
-			rules = append(rules, fmt.Sprintf("iifname @%s %s saddr %s accept", numbered(forwardersSet, i), f.ip, f.set(numbered(forwardedSourcesSet, i))))
+			rules = append(rules, rule.Rule{rule.IIFName.In(numbered(forwardersSet, i)), f.Saddr.In(f.set(numbered(forwardedSourcesSet, i))), rule.Accept})
 		}
 	}
 	return rules

@@ -415,7 +415,7 @@ func (s *Steerer) planBase(tx *nft.Transaction) {
 	for _, c := range all {
 		tx.Flush(&knftables.Chain{Name: c.name})
 		for _, r := range c.rules {
-			tx.Add(&knftables.Rule{Chain: c.name, Rule: r})
+			tx.AddRule(c.name, r)
 		}
 	}
 	s.planRemovals(tx, layoutNames(all))

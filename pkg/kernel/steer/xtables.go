@@ -13,32 +13,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
 )
 
-// Flags of struct xt_NFQ_info_v3, linux/netfilter/xt_NFQUEUE.h.
-const (
-	nfqBypass    = 0x1
-	nfqCPUFanout = 0x2
-)
-
 // objectCounter is NFT_OBJECT_COUNTER, linux/netfilter/nf_tables.h.
 const objectCounter = 1
-
-// nfqueueTarget returns the NFQUEUE target, revision 3, for nft_compat.
-func nfqueueTarget(queue, queues uint16, bypass bool) []expr.Any {
-	var flags uint16
-	if bypass {
-		flags |= nfqBypass
-	}
-	if queues > 1 {
-		flags |= nfqCPUFanout
-	}
-	// Three numbers of 16 bits in host byte order, padded to the alignment of xtables (XT_ALIGN),
-	// which is 8 bytes on 64-bit machines.
-	info := make(xt.Unknown, 8)
-	binary.NativeEndian.PutUint16(info[0:], queue)
-	binary.NativeEndian.PutUint16(info[2:], queues)
-	binary.NativeEndian.PutUint16(info[4:], flags)
-	return []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}}
-}
 
 // queues implements kernel. It reads the rules of divertChain, which every version has.
 func (netlinkKernel) queues(context.Context) ([]uint16, error) {

@@ -1,44 +1,62 @@
-// Package rule compiles the text of nftables rules, set types and element keys to the kernel's
-// netlink attributes, as nft 1.0.6 does. It opens no socket and knows no table.
+// Package rule has nftables rules as values. They encode to the kernel's netlink attributes as nft 1.0
+// encodes them, and print in the syntax of nft(8). It also encodes set types and element keys. It opens no
+// socket and knows no table.
 //
-// It compiles only forms of rules that a test compares with the output of nft, and refuses all
-// others. The kernel checks little: for example, it accepts a comparison of two values of
-// different types if they have the same length.
+// It has only what the agent's rules need: a test compares all of them with the output of nft. The kernel
+// checks little: for example, it accepts a lookup in a set of another type if the keys have the same length.
 package rule
 
 import (
-	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-	"sigs.k8s.io/knftables"
 )
+
+// Rule is a list of matches and statements, which the kernel evaluates in order until one does not match.
+type Rule []Statement
+
+// Statement is a match or a statement of a rule.
+type Statement interface {
+	// String returns it in the syntax of nft.
+	String() string
+	encode(*encoder)
+}
+
+// And returns r with more statements at its end.
+func (r Rule) And(more ...Statement) Rule { return slices.Concat(r, more) }
+
+// String returns r in the syntax of nft.
+func (r Rule) String() string {
+	var all []string
+	for _, s := range r {
+		all = append(all, s.String())
+	}
+	return strings.Join(all, " ")
+}
 
 // Options describes the table that a rule is for.
 type Options struct {
-	// Family is inet or bridge.
-	Family knftables.Family
-	// XTables compiles queue statements to the target NFQUEUE of xtables, for kernels without
-	// the statement.
+	// Family is an NFPROTO constant.
+	Family byte
+	// XTables encodes Queue as the target NFQUEUE of xtables, for kernels without the statement.
 	XTables bool
-	// Set returns the key type of a set of the table, and whether the set exists.
-	Set func(name string) (Type, bool)
+	// FirstSet is the ID of the first anonymous set. The following ones have consecutive IDs.
+	FirstSet uint32
 }
 
-// Rule is a compiled rule.
-type Rule struct {
-	// Exprs are the expressions of the rule. The Lookup of an anonymous set has the name
-	// AnonymousName, and its ID is the index in Sets plus 1.
-	Exprs []expr.Any
+// Encoded is a rule as the kernel gets it.
+type Encoded struct {
+	// Exprs is the content of NFTA_RULE_EXPRESSIONS.
+	Exprs []byte
 	// Sets must be added before the rule, in the same transaction.
 	Sets []AnonymousSet
 }
 
-// AnonymousName is the name of anonymous sets in a transaction. The kernel replaces %d with a
-// number.
+// AnonymousName is the name of anonymous sets in a transaction. The kernel replaces %d with a number.
 const AnonymousName = "__set%d"
 
 // AnonymousSet is a set whose elements are listed in the rule.
@@ -57,61 +75,69 @@ type Element struct {
 	IntervalEnd bool
 }
 
-// Compile compiles a rule. Its errors name the column and the refused token.
-func Compile(text string, o Options) (Rule, error) {
-	return compile(text, o, binary.NativeEndian)
-}
-
-// compile takes the host byte order as an argument for tests. It affects values only: the headers
-// of attributes are always in the byte order of this machine.
-func compile(text string, o Options, host binary.ByteOrder) (Rule, error) {
-	c := compiler{Options: o, host: host, compared: make(map[string]string)}
-	c.selectors = selectors[o.Family]
-	if c.selectors == nil {
-		return Rule{}, fmt.Errorf("rules of family %q are not supported", o.Family)
+// Encode encodes r.
+func (r Rule) Encode(o Options) (Encoded, error) {
+	e := encoder{Options: o}
+	for _, s := range r {
+		s.encode(&e)
 	}
-	var err error
-	if c.tokens, err = scan(text); err == nil {
-		err = c.rule()
-	}
-	if err != nil {
-		return Rule{}, err
-	}
-	return Rule{c.exprs, c.sets}, nil
-}
-
-// Marshal returns the content of NFTA_RULE_EXPRESSIONS. family is an NFPROTO constant. The
-// anonymous sets have the IDs firstSet, firstSet+1 and so on.
-func (r Rule) Marshal(family byte, firstSet uint32) ([]byte, error) {
-	list := make([]netlink.Attribute, 0, len(r.Exprs))
-	for _, e := range r.Exprs {
-		if lookup, ok := e.(*expr.Lookup); ok && lookup.SetName == AnonymousName {
-			numbered := *lookup
-			numbered.SetID += firstSet - 1
-			e = &numbered
-		}
-		data, err := marshal(family, e)
+	list := make([]netlink.Attribute, 0, len(e.exprs))
+	for _, x := range e.exprs {
+		data, err := marshal(o.Family, x)
 		if err != nil {
-			return nil, fmt.Errorf("encode a rule: %w", err)
+			return Encoded{}, fmt.Errorf("encode rule %s: %w", r, err)
 		}
 		list = append(list, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: data})
 	}
-	return netlink.MarshalAttributes(list)
+	exprs, err := netlink.MarshalAttributes(list)
+	return Encoded{exprs, e.sets}, err
 }
 
-func marshal(family byte, e expr.Any) ([]byte, error) {
-	if c, ok := e.(ctAddr); ok {
-		return c.marshal()
+// encoder collects the expressions of one rule.
+type encoder struct {
+	Options
+	exprs []expr.Any
+	sets  []AnonymousSet
+	met   []condition // that earlier expressions compare
+}
+
+func (e *encoder) emit(x ...expr.Any) { e.exprs = append(e.exprs, x...) }
+
+// load loads fields into consecutive registers, after comparing the conditions that they need.
+func (e *encoder) load(fields ...Field) {
+	for _, f := range fields {
+		for _, c := range f.needs {
+			if !slices.Contains(e.met, c) {
+				e.met = append(e.met, c)
+				c.encode(e)
+			}
+		}
 	}
-	return expr.Marshal(family, e)
+	words := 0
+	for _, f := range fields {
+		e.emit(f.load(register(words)))
+		words += f.typ.registers()
+	}
 }
 
-// String returns a line for each anonymous set with its elements, where ! marks the end of an
-// interval, and a line for each expression with its name and attributes. Values except names are
-// in hexadecimal, so that they show their lengths.
-func (r Rule) String() string {
+// firstRegister is the register for all values except the further fields of a Key.
+var firstRegister = register(0)
+
+// register returns the number of the register at an offset in words. Offsets that are multiples of four
+// have the numbers of the 16-byte registers, as in nft.
+func register(words int) uint32 {
+	if words%4 == 0 {
+		return uint32(unix.NFT_REG_1 + words/4)
+	}
+	return uint32(unix.NFT_REG32_00 + words)
+}
+
+// Dump returns a line for each anonymous set with its elements, where ! marks the end of an interval, and a
+// line for each expression with its name and attributes. Values except names are in hexadecimal, so that
+// they show their lengths.
+func (e Encoded) Dump() string {
 	var b strings.Builder
-	for i, set := range r.Sets {
+	for i, set := range e.Sets {
 		fmt.Fprintf(&b, "set %d type %q", i+1, set.Type)
 		for _, e := range set.Elements {
 			end := ""
@@ -122,11 +148,7 @@ func (r Rule) String() string {
 		}
 		b.WriteByte('\n')
 	}
-	exprs, err := r.Marshal(unix.NFPROTO_INET, 1)
-	if err != nil {
-		return err.Error()
-	}
-	for _, e := range attributes(exprs) {
+	for _, e := range attributes(e.Exprs) {
 		writeExpression(&b, e.Data)
 		b.WriteByte('\n')
 	}
@@ -144,7 +166,7 @@ func writeExpression(b *strings.Builder, data []byte) {
 		}
 		for _, a := range attributes(a.Data) {
 			fmt.Fprintf(b, " %d=", a.Type&^unix.NLA_F_NESTED)
-			if name == "dynset" && a.Type == unix.NFTA_DYNSET_EXPR { // an expression without NLA_F_NESTED
+			if name == "dynset" && a.Type&^unix.NLA_F_NESTED == unix.NFTA_DYNSET_EXPR { // some senders leave the flag out
 				b.WriteString("[ ")
 				writeExpression(b, a.Data)
 				b.WriteString(" ]")
@@ -171,7 +193,7 @@ func writeValue(b *strings.Builder, a netlink.Attribute) {
 	}
 }
 
-// attributes splits the result of Marshal.
+// attributes splits encoded attributes.
 func attributes(data []byte) []netlink.Attribute {
 	all, err := netlink.UnmarshalAttributes(data)
 	if err != nil {
@@ -180,11 +202,11 @@ func attributes(data []byte) []netlink.Attribute {
 	return all
 }
 
-// isName reports whether data is printed as text: it is longer than two bytes and consists of
-// characters of names.
+// isName reports whether data is printed as text: it is longer than two bytes and consists of characters of
+// names.
 func isName(data []byte) bool {
 	name := strings.TrimSuffix(string(data), "\x00")
 	return len(name) > 2 && !strings.ContainsFunc(name, func(r rune) bool {
-		return !isWord(r) && r != '%'
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("@._:/-%", r))
 	})
 }

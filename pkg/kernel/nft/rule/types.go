@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -16,15 +15,12 @@ import (
 
 // dataType is a data type of nft.
 type dataType struct {
-	name string
+	name string // of types that are allowed in the keys of named sets
 	id   uint32 // enum datatypes in nft's include/datatype.h
 	size int    // in bytes
 	// declared is the byte order that nft declares, of enum byteorder in nft's
 	// include/datatype.h.
 	declared uint32
-	names    map[string]uint64
-	max      uint64 // the largest number; 0 if only names are allowed
-	flags    bool   // values are bits, which can be combined
 }
 
 // enum byteorder.
@@ -35,38 +31,23 @@ const (
 )
 
 var (
-	nfProto = &dataType{name: "nf_proto", id: 2, size: 1,
-		names: map[string]uint64{"ipv4": unix.NFPROTO_IPV4, "ipv6": unix.NFPROTO_IPV6}}
-	integer   = &dataType{name: "integer", id: 4, size: 1, max: 0xff}
-	ipv4Addr  = &dataType{name: "ipv4_addr", id: 7, size: 4, declared: orderBig}
-	ipv6Addr  = &dataType{name: "ipv6_addr", id: 8, size: 16, declared: orderBig}
-	etherType = &dataType{name: "ether_type", id: 10, size: 2, declared: orderBig,
-		names: map[string]uint64{"ip": unix.ETH_P_IP, "arp": unix.ETH_P_ARP, "ip6": unix.ETH_P_IPV6}}
-	inetProto = &dataType{name: "inet_proto", id: 12, size: 1, max: 0xff,
-		names: map[string]uint64{
-			"icmp": unix.IPPROTO_ICMP, "tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP,
-			"icmpv6": unix.IPPROTO_ICMPV6, "sctp": unix.IPPROTO_SCTP,
-		}}
-	inetService = &dataType{name: "inet_service", id: 13, size: 2, declared: orderBig, max: 0xffff}
-	mark        = &dataType{name: "mark", id: 19, size: 4, declared: orderHost, max: 0xffffffff}
-	ifaceIndex  = &dataType{name: "iface_index", id: 20, size: 4, declared: orderHost, max: 0xffffffff}
-	ctState     = &dataType{name: "ct_state", id: 26, size: 4, declared: orderHost, flags: true,
-		names: map[string]uint64{"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}}
-	ctDir = &dataType{name: "ct_dir", id: 27, size: 1,
-		names: map[string]uint64{"original": 0, "reply": 1}}
-	ctStatus = &dataType{name: "ct_status", id: 28, size: 4, declared: orderHost, flags: true, max: 0xffffffff,
-		names: map[string]uint64{"assured": 4, "confirmed": 8, "snat": 16, "dnat": 32}}
-	tcpFlag     = &dataType{name: "tcp_flag", id: 14, size: 1, max: 0xff}
-	icmpv6Type  = &dataType{name: "icmpv6_type", id: 29, size: 1, max: 0xff}
-	fibAddrType = &dataType{name: "fib_addrtype", id: 38, size: 4, declared: orderHost,
-		names: map[string]uint64{
-			"unicast": unix.RTN_UNICAST, "local": unix.RTN_LOCAL, "broadcast": unix.RTN_BROADCAST,
-			"anycast": unix.RTN_ANYCAST, "multicast": unix.RTN_MULTICAST,
-		}}
+	nfProto     = &dataType{"nf_proto", 2, 1, orderInvalid}
+	ipv4Addr    = &dataType{"ipv4_addr", 7, 4, orderBig}
+	ipv6Addr    = &dataType{"ipv6_addr", 8, 16, orderBig}
+	inetProto   = &dataType{"inet_proto", 12, 1, orderInvalid}
+	inetService = &dataType{"inet_service", 13, 2, orderBig}
+	mark        = &dataType{"mark", 19, 4, orderHost}
+	ifname      = &dataType{"ifname", 41, unix.IFNAMSIZ, orderHost}
+
+	octet       = &dataType{id: 4, size: 1}
+	etherType   = &dataType{"ether_type", 10, 2, orderBig}
+	ifaceIndex  = &dataType{id: 20, size: 4, declared: orderHost}
+	ctBits      = &dataType{id: 26, size: 4, declared: orderHost}
+	ctDir       = &dataType{id: 27, size: 1}
+	icmpv6Type  = &dataType{"icmpv6_type", 29, 1, orderInvalid}
+	fibAddrType = &dataType{"fib_addrtype", 38, 4, orderHost}
 	// fibPresent is whether a route exists. Its register has 32 bits.
-	fibPresent = &dataType{name: "boolean", id: 39, size: 4, declared: orderHost,
-		names: map[string]uint64{"missing": 0, "exists": 1}}
-	ifname = &dataType{name: "ifname", id: 41, size: unix.IFNAMSIZ, declared: orderHost}
+	fibPresent = &dataType{id: 39, size: 4, declared: orderHost}
 )
 
 // keyTypes are the types allowed in the keys of named sets.
@@ -141,9 +122,6 @@ func (t Type) ByteOrder() uint32 {
 	return orderInvalid
 }
 
-// BigEndian reports whether nft declares the keys as big endian.
-func (t Type) BigEndian() bool { return t.ByteOrder() == orderBig }
-
 // String returns the type as nft writes it.
 func (t Type) String() string {
 	var names []string
@@ -161,7 +139,7 @@ func (t Type) Key(parts []string) ([]byte, error) {
 	}
 	var key []byte
 	for i, d := range all {
-		value, err := d.value(parts[i], binary.NativeEndian)
+		value, err := d.value(parts[i])
 		if err != nil {
 			return nil, fmt.Errorf("part %d of key %q: %w", i+1, parts, err)
 		}
@@ -180,11 +158,40 @@ func (t Type) Interval(part string) (start, end []byte, err error) {
 	if len(all) != 1 {
 		return nil, nil, fmt.Errorf("interval %q: a set of type %q has no intervals", part, t)
 	}
-	first, last, err := all[0].interval(part, binary.NativeEndian)
-	if err != nil {
-		return nil, nil, fmt.Errorf("interval %q: %w", part, err)
+	d := all[0]
+	var p netip.Prefix
+	if strings.Contains(part, "/") {
+		p, err = netip.ParsePrefix(part)
+	} else if a, err2 := netip.ParseAddr(part); err2 == nil {
+		p = netip.PrefixFrom(a, a.BitLen())
 	}
+	switch {
+	case err != nil || d != ipv4Addr && d != ipv6Addr || p.Addr().BitLen() != 8*d.size:
+		return nil, nil, fmt.Errorf("interval %q is not a prefix of type %s", part, d.name)
+	case p != p.Masked():
+		return nil, nil, fmt.Errorf("interval %q has bits after the prefix", part)
+	}
+	first, last := bounds(p)
 	return first, successor(last), nil
+}
+
+// bounds encodes the first and the last address of a prefix.
+func bounds(p netip.Prefix) (first, last []byte) {
+	first = p.Addr().AsSlice()
+	last = bytes.Clone(first)
+	for i, m := range prefixMask(p.Bits(), len(first)) {
+		last[i] |= ^m
+	}
+	return first, last
+}
+
+// prefixMask returns a mask with the first bits set, of size bytes.
+func prefixMask(bits, size int) []byte {
+	m := make([]byte, size)
+	for i := range bits {
+		m[i/8] |= 0x80 >> (i % 8)
+	}
+	return m
 }
 
 // successor returns the next number after b, nil if there is none.
@@ -199,61 +206,38 @@ func successor(b []byte) []byte {
 	return nil
 }
 
-// value encodes a value. host is the host byte order.
-func (d *dataType) value(text string, host binary.ByteOrder) ([]byte, error) {
+// value encodes a part of a key.
+func (d *dataType) value(text string) ([]byte, error) {
 	switch d {
 	case ipv4Addr, ipv6Addr:
 		return d.address(text)
 	case ifname:
 		return interfaceName(text)
-	}
-	n, ok := d.names[text]
-	switch {
-	case ok:
-	case d.max == 0:
-		return nil, fmt.Errorf("%q is not one of %s", text, strings.Join(slices.Sorted(maps.Keys(d.names)), ", "))
-	default:
-		var err error
-		if n, err = number(text, d.max); err != nil {
-			return nil, fmt.Errorf("%w (type %s)", err, d.name)
+	case nfProto:
+		switch text {
+		case "ipv4":
+			return []byte{unix.NFPROTO_IPV4}, nil
+		case "ipv6":
+			return []byte{unix.NFPROTO_IPV6}, nil
 		}
+		return nil, fmt.Errorf("%q is not one of ipv4, ipv6", text)
 	}
-	return d.encode(n, host), nil
+	n, err := strconv.ParseUint(text, 10, 8*d.size)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not a number of type %s", text, d.name)
+	}
+	return d.encode(uint32(n)), nil
 }
 
-func (d *dataType) encode(n uint64, host binary.ByteOrder) []byte {
-	order := binary.ByteOrder(binary.BigEndian)
-	if d.declared == orderHost {
-		order = host
-	}
-	b := make([]byte, d.size)
-	switch d.size {
-	case 1:
-		b[0] = byte(n)
-	case 2:
-		order.PutUint16(b, uint16(n))
-	default:
-		order.PutUint32(b, uint32(n))
-	}
-	return b
-}
-
-// number parses a number of at most max.
-func number(text string, max uint64) (uint64, error) {
-	digits, base := text, 10
-	if hex, ok := strings.CutPrefix(text, "0x"); ok {
-		digits, base = hex, 16
-	} else if len(text) > 1 && text[0] == '0' {
-		return 0, fmt.Errorf("%q begins with 0, which nft takes for an octal number", text)
-	}
-	n, err := strconv.ParseUint(digits, base, 64)
+// encode encodes a number.
+func (d *dataType) encode(n uint32) []byte {
 	switch {
-	case errors.Is(err, strconv.ErrRange) || err == nil && n > max:
-		return 0, fmt.Errorf("%q is above %d", text, max)
-	case err != nil:
-		return 0, fmt.Errorf("%q is not a number", text)
+	case d.size == 1:
+		return []byte{byte(n)}
+	case d.size == 2:
+		return binary.BigEndian.AppendUint16(nil, uint16(n))
 	}
-	return n, nil
+	return binary.NativeEndian.AppendUint32(nil, n)
 }
 
 func (d *dataType) address(text string) ([]byte, error) {
@@ -274,52 +258,4 @@ func interfaceName(name string) ([]byte, error) {
 		return nil, fmt.Errorf("%q is too long for the name of an interface", name)
 	}
 	return append([]byte(name), make([]byte, unix.IFNAMSIZ-len(name))...), nil
-}
-
-// interval encodes a value, a range or a prefix as its first and its last value.
-func (d *dataType) interval(text string, host binary.ByteOrder) (first, last []byte, err error) {
-	isAddress := d == ipv4Addr || d == ipv6Addr
-	if d.declared == orderHost || d.max == 0 && !isAddress {
-		return nil, nil, fmt.Errorf("type %s has no intervals", d.name)
-	}
-	if strings.Contains(text, "/") {
-		return d.prefix(text)
-	}
-	from, to, isRange := strings.Cut(text, "-")
-	if first, err = d.value(from, host); err != nil || !isRange {
-		return first, first, err
-	}
-	if last, err = d.value(to, host); err != nil {
-		return nil, nil, err
-	}
-	if bytes.Compare(first, last) >= 0 {
-		return nil, nil, fmt.Errorf("range %q is not ascending", text)
-	}
-	return first, last, nil
-}
-
-// prefix encodes the first and the last address of a prefix.
-func (d *dataType) prefix(text string) (first, last []byte, err error) {
-	p, err := netip.ParsePrefix(text)
-	switch {
-	case err != nil || p.Addr().BitLen() != 8*d.size:
-		return nil, nil, fmt.Errorf("%q is not a prefix of type %s", text, d.name)
-	case p != p.Masked():
-		return nil, nil, fmt.Errorf("%q has bits after the prefix", text)
-	}
-	first = p.Addr().AsSlice()
-	last = bytes.Clone(first)
-	for i, m := range mask(p.Bits(), d.size) {
-		last[i] |= ^m
-	}
-	return first, last, nil
-}
-
-// mask returns a mask with the first bits set, of size bytes.
-func mask(bits, size int) []byte {
-	m := make([]byte, size)
-	for i := range bits {
-		m[i/8] |= 0x80 >> (i % 8)
-	}
-	return m
 }
