@@ -12,8 +12,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/packets"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
@@ -115,11 +117,10 @@ func (a *agent) newDecisions() (err error) {
 		FailOpenUnknownPacket: a.cfg.FailOpen.UnknownPacket,
 		Learned:               a.names.learned(),
 		Routes:                a.steering,
-		Logger:                klog.LoggerWithName(a.logger, "enforce"),
-		Registerer:            a.reg,
+		Taps:                  []event.Tap{packets.New(a.reg, klog.LoggerWithName(a.logger, "enforce")).Tap, a.accepted},
 	}
 	if a.asker != nil {
-		enforcing.Wanted = a.asker.Want
+		enforcing.Taps = append(enforcing.Taps, a.asker.Tap)
 	}
 	recording := flows.Config{
 		Node:        a.cfg.NodeName,
@@ -135,7 +136,8 @@ func (a *agent) newDecisions() (err error) {
 	}
 	if a.cfg.RememberVerdicts != 0 {
 		a.verdicts = a.newVerdictCache()
-		enforcing.Verdicts, recording.Remembers = a.verdicts, a.verdicts.Remembers
+		enforcing.Remember, recording.Remembers = a.verdicts.Remember, a.verdicts.Remembers
+		enforcing.Taps = append(enforcing.Taps, a.verdicts.Tap)
 	}
 	a.blocker, err = conntrack.New(conntrack.Config{
 		Mark:        a.cfg.Marks.Lower,
@@ -148,7 +150,7 @@ func (a *agent) newDecisions() (err error) {
 		return err
 	}
 	a.flows = flows.New(recording)
-	enforcing.Flows, enforcing.Accepted = a.flows, a.blocker.Accepted
+	enforcing.Taps = append(enforcing.Taps, a.flows.Tap)
 	a.enforcer = enforce.New(enforcing)
 	a.queues, err = newQueues(a.cfg, a.enforcer, a.names, a.ready, a.reg)
 	return err

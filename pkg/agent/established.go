@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
@@ -77,6 +78,13 @@ func steerEnds(ends []conntrack.End) (converted []steer.End) {
 		converted = append(converted, steer.End(e))
 	}
 	return converted
+}
+
+// accepted is the tap of the blocker.
+func (a *agent) accepted(ev *event.Event) {
+	if ev.Accepted() {
+		a.blocker.Accepted(ev.Packet, ev.EitherWay)
+	}
 }
 
 // recheck evaluates the connections that were accepted while another process had changed the

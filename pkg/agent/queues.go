@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
@@ -186,18 +187,18 @@ func overflowLen(queues uint16) uint32 {
 	return uint32(min(queue.DefaultMaxLen, max(64, entries/4/uint64(queues))))
 }
 
-func decide(enforcer func(enforce.Input) enforce.Result) queue.Handler {
+func decide(enforcer func(enforce.Input) event.Result) queue.Handler {
 	return func(p queue.Packet) queue.Verdict {
 		switch enforcer(enforce.Input(p)) {
-		case enforce.Accept:
+		case event.Accept:
 			return queue.Accept
-		case enforce.Remember:
+		case event.Remember:
 			return queue.Remember
-		case enforce.ShortWait:
+		case event.ShortWait:
 			return queue.Defer
-		case enforce.LongWait:
+		case event.LongWait:
 			return queue.DeferLong
-		case enforce.Reject:
+		case event.Reject:
 			return queue.Reject
 		}
 		return queue.Drop

@@ -26,7 +26,7 @@ func newTestAgent(t testing.TB, reg *prometheus.Registry, names observer) *agent
 	if names != (noNames{}) {
 		cfg.Features, cfg.Kinds = compile.AllFeatures(), []*compile.Kind{compile.KindClusterNetworkPolicy}
 	}
-	a := &agent{cfg: cfg, reg: reg, names: names, blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), metrics: newMetrics(reg)}
+	a := &agent{cfg: cfg, reg: reg, names: names, blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{}), metrics: newMetrics(reg)}
 	ready := make(chan struct{})
 	a.ready, a.open = ready, func() {
 		select {

@@ -17,7 +17,7 @@ func (a *agent) newVerdictCache() *verdictcache.Cache {
 		Evaluate:   func(c packet.Class) (policy.Decision, bool) { return a.enforcer.EvaluateClass(c) },
 		Flushed:    func() { a.queues[0].Flushed() },
 		Alone:      a.place.Alone,
-		Count:      func(c packet.Class, d policy.Decision, packets uint64) { a.enforcer.CountRemembered(c, d, packets) },
+		Count:      func(c packet.Class, d policy.Decision, packets uint64) { a.enforcer.Remembered(c, d, packets) },
 		Registerer: a.reg,
 	})
 }

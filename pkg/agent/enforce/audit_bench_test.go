@@ -34,7 +34,7 @@ func TestAuditsDoNotAllocate(t *testing.T) {
 	for _, tt := range auditedSnapshots {
 		for name, to := range map[string]netip.Addr{"another pod": isolated, "an audited pod": audited} {
 			t.Run(tt.name+", to "+name, func(t *testing.T) {
-				e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+				e := New(Config{Taps: counting(prometheus.NewRegistry(), logr.Discard())})
 				e.Swap(tt.snapshot)
 				in := Input{Payload: tcp(open, to, 80)}
 				e.Decide(in)

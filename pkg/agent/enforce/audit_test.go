@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -48,16 +49,16 @@ const auditedDenial = "ingress/NetworkPolicy/x/closed/none/deny" // labels in th
 func TestAuditedPoliciesAreCountedAndNotEnforced(t *testing.T) {
 	for _, decide := range []struct {
 		name string
-		by   func(*Enforcer, Input) Result
+		by   func(*Enforcer, Input) event.Result
 	}{{"the queue of decisions", (*Enforcer).Decide}, {"the audit queue", (*Enforcer).Audit}} {
 		t.Run(decide.name, func(t *testing.T) {
 			reg, verdicts := prometheus.NewPedanticRegistry(), &classRecorder{}
 			log, logger := newLog()
 			recorder := flows.New(flows.Config{Registerer: reg, Logger: logger})
-			e := New(Config{Registerer: reg, Verdicts: verdicts, Flows: recorder})
+			e := New(Config{Remember: verdicts.remember, Taps: []event.Tap{verdicts.tap, recorder.Tap}})
 			e.Swap(auditing())
 			for range 3 {
-				if got := decide.by(e, Input{Payload: tcp(open, audited, 80)}); got != Accept {
+				if got := decide.by(e, Input{Payload: tcp(open, audited, 80)}); got != event.Accept {
 					t.Errorf("got %d, want it accepted", got)
 				}
 			}
@@ -83,12 +84,16 @@ func TestAuditedPoliciesAreCountedAndNotEnforced(t *testing.T) {
 // classRecorder records the classes that may be remembered.
 type classRecorder struct{ classes []packet.Class }
 
-func (r *classRecorder) Allowed(c packet.Class, _ policy.Decision) bool {
-	r.classes = append(r.classes, c)
+func (r *classRecorder) remember(ev *event.Event) bool {
+	r.classes = append(r.classes, ev.Class)
 	return true
 }
 
-func (r *classRecorder) Denied(c packet.Class, _ policy.Decision) { r.classes = append(r.classes, c) }
+func (r *classRecorder) tap(ev *event.Event) {
+	if ev.Lasting && !ev.Decision.Allowed() {
+		r.classes = append(r.classes, ev.Class)
+	}
+}
 
 // TestAuditQueueFailsOpen: packets that cannot be decided pass under every failure policy.
 func TestAuditQueueFailsOpen(t *testing.T) {
@@ -103,15 +108,15 @@ func TestAuditQueueFailsOpen(t *testing.T) {
 		{"a stale address", auditing(), tcp(open, audited, 80), true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+			e := New(Config{Taps: counting(prometheus.NewRegistry(), logr.Discard())})
 			e.Swap(tc.snapshot)
 			if tc.unknown {
 				e.SetUnknown(map[netip.Addr]struct{}{audited: {}})
 			}
-			if got := e.Audit(Input{Payload: tc.payload}); got != Accept {
+			if got := e.Audit(Input{Payload: tc.payload}); got != event.Accept {
 				t.Errorf("got %d, want it accepted", got)
 			}
-			if got := e.Decide(Input{Payload: tc.payload, Last: true}); got != Drop {
+			if got := e.Decide(Input{Payload: tc.payload, Last: true}); got != event.Drop {
 				t.Errorf("in the other queues: got %d, want it dropped", got)
 			}
 		})
@@ -121,9 +126,9 @@ func TestAuditQueueFailsOpen(t *testing.T) {
 // TestAuditQueueEnforces: a policy that was audited when the packet was queued may be
 // enforced when it is decided.
 func TestAuditQueueEnforces(t *testing.T) {
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+	e := New(Config{Taps: counting(prometheus.NewRegistry(), logr.Discard())})
 	e.Swap(snapshot())
-	if got := e.Audit(Input{Payload: tcp(open, isolated, 81)}); got != Drop {
+	if got := e.Audit(Input{Payload: tcp(open, isolated, 81)}); got != event.Drop {
 		t.Errorf("got %d, want it dropped", got)
 	}
 }
@@ -137,9 +142,9 @@ func (faulty) Names(netip.Addr, netip.Addr) *policy.Names { panic("a fault") }
 // change the verdict.
 func TestFaultsOfAuditsCostNoPacket(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	e := New(Config{Registerer: reg, Logger: logr.Discard(), Learned: faulty{}})
+	e := New(Config{Taps: counting(reg, logr.Discard()), Learned: faulty{}})
 	e.Swap(auditing())
-	if got := e.Decide(Input{Payload: tcp(audited, open, 80)}); got != Accept {
+	if got := e.Decide(Input{Payload: tcp(audited, open, 80)}); got != event.Accept {
 		t.Errorf("got %d, want it accepted", got)
 	}
 	if got := total(t, reg, "netpol_audit_undecided_packets_total"); got != 1 {

@@ -1,6 +1,6 @@
-// Package enforce decides single packets. It parses a packet, evaluates it with the current
-// snapshot or applies the failure policy, and counts and logs the result. It does not know
-// where packets come from or how snapshots are compiled.
+// Package enforce decides single packets. It parses a packet, evaluates it with the current snapshot
+// or applies the failure policy, and passes the event to taps. It does not know where packets come
+// from, how snapshots are compiled, or who observes decisions.
 package enforce
 
 import (
@@ -8,25 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
-	"k8s.io/klog/v2"
-
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-)
-
-// Result is what happens to one packet, by a policy.Decision or the failure policy.
-type Result uint8
-
-const (
-	Drop      Result = iota // the zero value fails closed
-	Accept                  // let the packet pass
-	ShortWait               // see policy.ShortWait
-	LongWait                // see policy.LongWait
-	Remember                // Accept, also all packets of the class until Verdicts forgets it
-	Reject                  // Drop, and the sender gets an answer
 )
 
 // Config is the configuration of an Enforcer.
@@ -36,37 +20,16 @@ type Config struct {
 	// FailOpenUnknownPacket accepts packets that cannot be parsed, and packets
 	// of a pod of this node that is still unknown when they cannot wait longer.
 	FailOpenUnknownPacket bool
-	// Wanted is called with the addresses of a packet that begins to wait for a pod of another node
-	// to become known. It must not block. Nil ignores them.
-	Wanted func(netip.Addr)
 	// Learned holds the domain names that pods have resolved. If it is nil, a rule that names
 	// domains matches nothing.
 	Learned policy.Learned
 	// Routes are the routes of the node. Nil knows none.
 	Routes policy.Routes
-	// Verdicts records lasting decisions, so that the kernel need not ask again. If it is
-	// nil, the kernel asks for every connection.
-	Verdicts Verdicts
-	// Flows records decisions. Nil records none.
-	Flows *flows.Recorder
-	// Accepted is called, from any goroutine, for each parsed packet that is accepted, before
-	// its verdict is sent. eitherWay reports that either end may have opened its connection.
-	// Accepted may be nil.
-	Accepted func(p packet.Packet, eitherWay bool)
-	// Logger receives a line for each packet at level 4, and one for packets that cannot be parsed,
-	// at most every ten seconds. Its zero value logs nothing.
-	Logger klog.Logger
-	// Registerer receives the metrics of this package.
-	Registerer prometheus.Registerer
-}
-
-// Verdicts remembers decisions for all packets of a class. Its methods are called from any
-// goroutine.
-type Verdicts interface {
-	// Allowed reports whether the kernel may remember that a class is allowed.
-	Allowed(c packet.Class, d policy.Decision) bool
-	// Denied is called for each packet that was denied.
-	Denied(c packet.Class, d policy.Decision)
+	// Remember reports whether the kernel may remember a lasting decision that allows the packet of
+	// the event. Nil has the kernel ask for every connection.
+	Remember func(*event.Event) bool
+	// Taps get an event for each packet, in this order, before its verdict is sent.
+	Taps []event.Tap
 }
 
 // Enforcer decides packets with the snapshot of the latest Swap. Its methods may be called
@@ -76,18 +39,13 @@ type Enforcer struct {
 	snapshot   atomic.Pointer[policy.Snapshot]
 	unknown    atomic.Pointer[map[netip.Addr]struct{}]
 	interfaces atomic.Pointer[Interfaces]
-	metrics    *metrics
-	unparsed   rate.Sometimes // bounds the log
-	audits     *audits
 	sources    *newcomers
+	queries    queries
 }
 
 // New returns an Enforcer without a snapshot.
 func New(cfg Config) *Enforcer {
-	return &Enforcer{
-		cfg: cfg, metrics: newMetrics(cfg.Registerer), audits: newAudits(cfg.Registerer), sources: newNewcomers(),
-		unparsed: rate.Sometimes{First: 1, Interval: 10 * time.Second},
-	}
+	return &Enforcer{cfg: cfg, sources: newNewcomers(), queries: queries{seed: packet.NewSeed(), epoch: time.Now()}}
 }
 
 // Swap makes s the snapshot that decides packets from now on.
@@ -143,29 +101,36 @@ type Input struct {
 }
 
 // Decide returns the result for one packet. It keeps no reference to the packet and does not
-// allocate unless it logs.
-func (e *Enforcer) Decide(in Input) Result { return e.process(in, false) }
+// allocate.
+func (e *Enforcer) Decide(in Input) event.Result { return e.process(in, false) }
 
 // Audit is Decide for a packet that only audited policies select. It accepts what cannot be
 // decided, because the packet would not be queued without audited policies, and remembers
 // nothing.
-func (e *Enforcer) Audit(in Input) Result { return e.process(in, true) }
+func (e *Enforcer) Audit(in Input) event.Result { return e.process(in, true) }
 
-func (e *Enforcer) process(in Input, auditOnly bool) Result {
-	start := time.Now()
-	p, err := packet.Parse(in.Payload)
-	if in.Reply {
-		p = p.Swapped()
-		in.Link, in.OutLink = in.OutLink, in.Link
-	}
-	r := e.decide(p, err, in, auditOnly, start)
-	if err == nil && e.cfg.Accepted != nil && (r == Accept || r == Remember) {
-		e.cfg.Accepted(p, in.eitherWay(p))
-	}
-	if r != ShortWait && r != LongWait {
-		e.metrics.observe(p, r, time.Since(start))
-	}
+// process has the steps of each packet: parse and decide, pass the event to the taps, return the result.
+func (e *Enforcer) process(in Input, auditOnly bool) event.Result {
+	v := evaluations.Get().(*evaluation)
+	v.in, v.auditOnly = in, auditOnly
+	v.At, v.Pending, v.Count = time.Now(), in.Pending, 1
+	e.decide(v)
+	v.Latency = time.Since(v.At)
+	e.report(&v.Event)
+	r := v.Result
+	*v = evaluation{} // keep no reference to a packet or a snapshot
+	evaluations.Put(v)
 	return r
+}
+
+// report passes a decision to the taps.
+func (e *Enforcer) report(ev *event.Event) {
+	if ev.Query.Packet.Proto == packet.UDP && ev.Decision.Allowed() && !ev.Late && ev.Snapshot != nil {
+		e.queries.add(&ev.Query.Packet, ev.At)
+	}
+	for _, tap := range e.cfg.Taps {
+		tap(ev)
+	}
 }
 
 // EvaluateClass evaluates a class with the current snapshot, see
@@ -195,252 +160,14 @@ func (e *Enforcer) EvaluateOpened(p packet.Packet, toHost bool) (d policy.Decisi
 	return d, would, s
 }
 
-// CountRemembered counts packets of a class that the kernel decided by a remembered verdict.
-func (e *Enforcer) CountRemembered(c packet.Class, d policy.Decision, packets uint64) {
-	e.metrics.remembered(c, d, packets)
-	s := e.snapshot.Load()
-	if s == nil {
-		return
+// Remembered passes packets of a class that the kernel decided by a remembered verdict to the taps.
+func (e *Enforcer) Remembered(c packet.Class, d policy.Decision, packets uint64) {
+	ev := event.Event{
+		Packet: c.Packet(), Class: c, Query: policy.Query{Packet: c.Packet()}, At: time.Now(),
+		Snapshot: e.snapshot.Load(), Decision: d, Remembered: true, Count: packets,
 	}
-	if e.cfg.Flows != nil {
-		e.cfg.Flows.Remembered(c, d, s, packets)
-	}
-}
-
-func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly bool, at time.Time) Result {
-	if parseErr != nil {
-		e.unparsed.Do(func() { e.cfg.Logger.Info("Packet cannot be parsed", "reason", parseErr.Error()) })
-		return e.metrics.failure(unparsable, auditOnly || e.cfg.FailOpenUnknownPacket)
-	}
-	s := e.snapshot.Load() // loaded once, so that both directions are evaluated with the same snapshot
-	if s == nil {
-		return e.metrics.failure(noSnapshot, auditOnly || e.cfg.FailOpen)
-	}
-	return e.decideBy(s, p, &in, auditOnly, at)
-}
-
-// decideBy decides by a snapshot.
-func (e *Enforcer) decideBy(s *policy.Snapshot, p packet.Packet, in *Input, auditOnly bool, at time.Time) Result {
-	senders, known := e.senders(&p, in, s, auditOnly)
-	p.Src = senders.toHost(p.Src)
-	ends, located := e.locate(&p, in, s)
-	if !known || !auditOnly && (!located || e.isUnknown(&p, &ends)) {
-		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, *in, at)
-	}
-	if in.Marked && isOwnError(p, in.Payload) {
-		return Accept
-	}
-	var v evaluation
-	e.evaluate(&v, p, in, s, &senders, &ends)
-	switch {
-	case v.mayBeNewPod:
-		return ShortWait
-	case v.Wait() == policy.LongWait:
-		if r, waits := e.awaitSource(&v, s, in); waits {
-			return r
-		}
-	case in.Pending:
-		e.noteKnown(s, p)
-	}
-	if v.Wait() != policy.NoWait {
-		return e.undecided(p, v.Decision, s, *in, at)
-	}
-	if v.eitherWay || e.isLate(&p, in, at) {
-		return v.answered(e.late(p, v.Decision), s, in)
-	}
-	return e.conclude(&v, s, in, auditOnly, at)
-}
-
-// evaluation is what a snapshot decides about a packet.
-type evaluation struct {
-	policy.Decision
-	query       policy.Query // that was decided
-	fleeting    bool         // see place
-	eitherWay   bool         // either end may have opened the connection
-	audited     bool         // the decision of audited policies may differ
-	mayBeNewPod bool         // of the pods that may have sent it, those that are known may not send it
-}
-
-// evaluate fills v in place: it is too large to be copied for each packet.
-func (e *Enforcer) evaluate(v *evaluation, p packet.Packet, in *Input, s *policy.Snapshot, senders *Behind, ends *place) {
-	v.eitherWay, v.fleeting = in.eitherWay(p), ends.fleeting
-	v.query = policy.Query{Packet: p, ToHost: in.ToHost, Sender: ends.sender, Receiver: ends.receiver, Learned: e.cfg.Learned, Routes: e.cfg.Routes, Defer: true, AwaitSource: !in.Last}
-	v.decide(s)
-	if len(ends.receivers) > 0 {
-		v.decideForEach(ends.receivers, p, s)
-	}
-	if senders.severalToHost() && v.Reason != policy.UnknownPod {
-		v.Decision = senders.evaluate(s, v.query)
-		v.mayBeNewPod = !v.Allowed() && !in.Last && p.Src.Addr().IsGlobalUnicast()
-	}
-}
-
-// decideForEach decides about a packet that is for each of several pods: it is denied if it is denied
-// to any.
-func (v *evaluation) decideForEach(receivers []netip.Addr, p packet.Packet, s *policy.Snapshot) {
-	q := v.query
-	q.Packet = p // not swapped
-	for _, q.Receiver = range receivers {
-		if !v.Allowed() {
-			return
-		}
-		v.query = q
-		v.decide(s)
-	}
-}
-
-// decide decides about the query. If either end may have opened the connection, query becomes the
-// one that decides, and audited policies do not matter: they count attempts.
-func (v *evaluation) decide(s *policy.Snapshot) {
-	if v.eitherWay {
-		v.Decision, v.query = s.EvaluateLate(v.query)
-		v.audited = false
-		return
-	}
-	v.Decision, v.audited = s.EvaluateAudited(v.query)
-}
-
-// awaitSource returns what becomes of a packet whose source may be a pod of another node without an
-// address. It does not wait if too many do: then it is decided by its address.
-func (e *Enforcer) awaitSource(v *evaluation, s *policy.Snapshot, in *Input) (r Result, waits bool) {
-	if in.Pending {
-		return LongWait, true
-	}
-	switch e.sources.admit(v.query.Packet, time.Now()) {
-	case admitted:
-		e.want(&v.query.Packet, s)
-		return LongWait, true
-	case repeated:
-		return Drop, true // the pending one gets the verdict
-	}
-	v.query.AwaitSource = false
-	v.decide(s)
-	return Drop, false
-}
-
-// want asks for the ends of a packet that are no known pods.
-func (e *Enforcer) want(p *packet.Packet, s *policy.Snapshot) {
-	if e.cfg.Wanted == nil {
-		return
-	}
-	for _, addr := range []netip.Addr{p.Src.Addr(), p.Dst.Addr()} {
-		if s.Endpoint(addr) == nil {
-			e.cfg.Wanted(addr)
-		}
-	}
-}
-
-// conclude records a decision and returns what becomes of the packet.
-func (e *Enforcer) conclude(v *evaluation, s *policy.Snapshot, in *Input, auditOnly bool, at time.Time) Result {
-	p, d := &v.query.Packet, &v.Decision
-	if l := e.cfg.Logger.V(4); l.Enabled() {
-		l.Info("Packet decided", "packet", *p, "decision", *d)
-	}
-	e.metrics.decided(*d, 1)
-	if v.audited {
-		e.recordAudited(p, d, s, v.query, at)
-	} else {
-		e.record(p, d, s, nil, at)
-	}
-	if auditOnly && d.Allowed() {
-		return Accept
-	}
-	remember := e.remember(s, v, in.Payload)
 	if d.Allowed() {
-		return remember
+		ev.Result = event.Accept
 	}
-	if d.Direction == policy.Egress && s.NamesRefused(v.query) {
-		e.metrics.namesRefused.Inc()
-	}
-	return v.answered(Drop, s, in)
-}
-
-// answered returns the result r of the evaluation, or Reject if a packet that it denies is answered.
-// Multicasts never are.
-func (v *evaluation) answered(r Result, s *policy.Snapshot, in *Input) Result {
-	if r == Drop && in.Answerable && !v.query.Packet.Dst.Addr().IsMulticast() && s.Rejects(v.query, v.Decision) {
-		return Reject
-	}
-	return r
-}
-
-// noteKnown ends the windows of addresses whose pod is known by now. It is called for packets
-// that have waited.
-func (e *Enforcer) noteKnown(s *policy.Snapshot, p packet.Packet) {
-	for _, addr := range [...]netip.Addr{p.Src.Addr(), p.Dst.Addr()} {
-		if s.Endpoint(addr) != nil {
-			e.sources.known(addr)
-		}
-	}
-}
-
-// recordAudited records a decision together with that of audited policies.
-func (e *Enforcer) recordAudited(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, q policy.Query, at time.Time) {
-	if would, differs := e.audits.evaluate(s.Audit(), q, *d); differs {
-		e.record(p, d, s, &would, at)
-		return
-	}
-	e.record(p, d, s, nil, at)
-}
-
-// record records a decision if the Enforcer has a flow recorder. would is the decision with
-// audited policies if its verdict differs, else nil.
-func (e *Enforcer) record(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
-	if e.cfg.Flows != nil {
-		e.cfg.Flows.Decided(p, d, s, would, at)
-	}
-}
-
-// remember passes the decision to Verdicts if it is lasting, and holds for all packets with these
-// addresses. It returns the result for a packet that is allowed.
-func (e *Enforcer) remember(s *policy.Snapshot, v *evaluation, payload []byte) Result {
-	if e.cfg.Verdicts == nil {
-		return Accept
-	}
-	q, d := v.query, v.Decision
-	c, ok := packet.ClassOf(q.Packet, payload)
-	switch {
-	case !ok || v.fleeting || !s.Lasting(q, d):
-	case !d.Allowed() && s.RejectsSome(q) && !s.Rejects(q, d):
-		// The kernel would answer further packets of the class, because it knows the pods only.
-	case !d.Allowed():
-		e.cfg.Verdicts.Denied(c, d)
-	case e.cfg.Verdicts.Allowed(c, d):
-		return Remember
-	}
-	return Accept
-}
-
-// isOwnError reports whether p is an ICMP error about a packet that its destination sent to
-// its source. An endpoint may only report errors of its own connections: the sender of an
-// ICMP error can quote any packet.
-func isOwnError(p packet.Packet, payload []byte) bool {
-	about, ok := packet.ParseError(payload)
-	return ok && about.Src.Addr() == p.Dst.Addr() && about.Dst.Addr() == p.Src.Addr()
-}
-
-// undecided returns the result for a packet whose pod is not known yet, or whose peer is not
-// evaluated yet. Both usually take a moment only, so the packet waits before it is dropped.
-func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, in Input, at time.Time) Result {
-	if !in.Last {
-		if d.Reason == policy.UnknownPod && !in.Pending {
-			e.want(&p, s)
-		}
-		return ShortWait
-	}
-	failure, open := notEvaluated, false
-	if d.Reason == policy.UnknownPod {
-		failure, open = unknownPod, e.cfg.FailOpenUnknownPacket
-	}
-	if open {
-		d.Action = policy.Allow
-	}
-	if in.eitherWay(p) || e.isLate(&p, &in, at) {
-		if open {
-			e.metrics.failure(failure, open) // it passed
-		}
-		return e.late(p, d)
-	}
-	e.record(&p, &d, s, nil, at)
-	return e.metrics.failure(failure, open)
+	e.report(&ev)
 }

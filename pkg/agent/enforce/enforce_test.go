@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -65,29 +66,27 @@ func TestDecide(t *testing.T) {
 		snapshot *policy.Snapshot
 		payload  []byte
 		last     bool
-		want     Result
+		want     event.Result
 		counter  string // of the failure policy
 	}{
-		{"allowed", Config{}, snapshot(), tcp(open, isolated, 80), false, Accept, ""},
-		{"denied", Config{}, snapshot(), tcp(open, isolated, 81), false, Drop, ""},
-		{"denied, whatever fails open", allOpen, snapshot(), tcp(open, isolated, 81), true, Drop, ""},
-		{"cut TCP header", allOpen, snapshot(), tcp(open, isolated, 80)[:32], false, Drop, ""},
-		{"no snapshot", Config{}, nil, tcp(open, isolated, 80), false, Drop, "no_snapshot/drop"},
-		{"no snapshot, open", Config{FailOpen: true}, nil, tcp(open, isolated, 81), false, Accept, "no_snapshot/accept"},
-		{"empty payload", Config{FailOpen: true}, snapshot(), nil, false, Drop, "unparsable/drop"},
-		{"random bytes", Config{}, snapshot(), []byte{0xde, 0xad, 0xbe, 0xef}, false, Drop, "unparsable/drop"},
-		{"random bytes, open", Config{FailOpenUnknownPacket: true}, snapshot(), []byte{0xde, 0xad}, false, Accept, "unparsable/accept"},
-		{"unknown pod waits", allOpen, snapshot(), tcp(open, tooNew, 80), false, ShortWait, ""},
-		{"unknown pod has waited", Config{}, snapshot(), tcp(open, tooNew, 80), true, Drop, "unknown_pod/drop"},
-		{"unknown pod has waited, open", Config{FailOpenUnknownPacket: true}, snapshot(), tcp(open, tooNew, 80), true, Accept, "unknown_pod/accept"},
+		{"allowed", Config{}, snapshot(), tcp(open, isolated, 80), false, event.Accept, ""},
+		{"denied", Config{}, snapshot(), tcp(open, isolated, 81), false, event.Drop, ""},
+		{"denied, whatever fails open", allOpen, snapshot(), tcp(open, isolated, 81), true, event.Drop, ""},
+		{"cut TCP header", allOpen, snapshot(), tcp(open, isolated, 80)[:32], false, event.Drop, ""},
+		{"no snapshot", Config{}, nil, tcp(open, isolated, 80), false, event.Drop, "no_snapshot/drop"},
+		{"no snapshot, open", Config{FailOpen: true}, nil, tcp(open, isolated, 81), false, event.Accept, "no_snapshot/accept"},
+		{"empty payload", Config{FailOpen: true}, snapshot(), nil, false, event.Drop, "unparsable/drop"},
+		{"random bytes", Config{}, snapshot(), []byte{0xde, 0xad, 0xbe, 0xef}, false, event.Drop, "unparsable/drop"},
+		{"random bytes, open", Config{FailOpenUnknownPacket: true}, snapshot(), []byte{0xde, 0xad}, false, event.Accept, "unparsable/accept"},
+		{"unknown pod waits", allOpen, snapshot(), tcp(open, tooNew, 80), false, event.ShortWait, ""},
+		{"unknown pod has waited", Config{}, snapshot(), tcp(open, tooNew, 80), true, event.Drop, "unknown_pod/drop"},
+		{"unknown pod has waited, open", Config{FailOpenUnknownPacket: true}, snapshot(), tcp(open, tooNew, 80), true, event.Accept, "unknown_pod/accept"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			reg := prometheus.NewPedanticRegistry()
-			tc.cfg.Registerer = reg
-			tc.cfg.Logger = logr.Discard()
 			var accepted, want []packet.Packet
-			tc.cfg.Accepted = func(p packet.Packet, _ bool) { accepted = append(accepted, p) }
-			if p, err := packet.Parse(tc.payload); err == nil && tc.want == Accept {
+			tc.cfg.Taps = append(counting(reg, logr.Discard()), accepting(func(p packet.Packet, _ bool) { accepted = append(accepted, p) }))
+			if p, err := packet.Parse(tc.payload); err == nil && tc.want == event.Accept {
 				want = append(want, p)
 			}
 			e := New(tc.cfg)
@@ -102,7 +101,7 @@ func TestDecide(t *testing.T) {
 				t.Errorf("counted %q as failure, want %q", got, tc.counter)
 			}
 			answered := 1
-			if tc.want == ShortWait {
+			if tc.want == event.ShortWait {
 				answered = 0
 			}
 			if got := total(t, reg, "packet_count"); got != answered {
@@ -159,9 +158,9 @@ func TestRefusedNamesAreCounted(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			reg := prometheus.NewPedanticRegistry()
-			e := New(Config{Registerer: reg, Learned: tc.knows})
+			e := New(Config{Taps: counting(reg, logr.Discard()), Learned: tc.knows})
 			e.Swap(guarded(open))
-			if got := e.Decide(Input{Payload: tcp(open, own, 80), ToHost: true}); got != Drop {
+			if got := e.Decide(Input{Payload: tcp(open, own, 80), ToHost: true}); got != event.Drop {
 				t.Errorf("got %v, want Drop", got)
 			}
 			if got := total(t, reg, "netpol_names_refused_packets_total"); got != tc.refused {
@@ -178,19 +177,19 @@ func TestWhatIsKnownOfAPacketIsAsked(t *testing.T) {
 		dst    netip.Addr
 		toHost bool
 		knows  policy.Learned
-		want   Result
+		want   event.Result
 	}{
-		{"an address that is denied", node, false, nil, Drop},
-		{"the own node, denied", node, true, nil, Drop},
-		{"the own node, not denied by administrators", elsewhere, true, nil, Accept},
-		{"isolated", elsewhere, false, nil, Drop},
-		{"by its name", node, false, &known{node, policy.Names{"a.test"}}, Accept},
-		{"the own node by its name", node, true, &known{node, policy.Names{"a.test"}}, Drop},
-		{"by another name", node, true, &known{node, policy.Names{"b.test"}}, Drop},
-		{"another's name", node, true, &known{elsewhere, policy.Names{"a.test"}}, Drop},
+		{"an address that is denied", node, false, nil, event.Drop},
+		{"the own node, denied", node, true, nil, event.Drop},
+		{"the own node, not denied by administrators", elsewhere, true, nil, event.Accept},
+		{"isolated", elsewhere, false, nil, event.Drop},
+		{"by its name", node, false, &known{node, policy.Names{"a.test"}}, event.Accept},
+		{"the own node by its name", node, true, &known{node, policy.Names{"a.test"}}, event.Drop},
+		{"by another name", node, true, &known{node, policy.Names{"b.test"}}, event.Drop},
+		{"another's name", node, true, &known{elsewhere, policy.Names{"a.test"}}, event.Drop},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Learned: tc.knows})
+			e := New(Config{Taps: counting(prometheus.NewRegistry(), logr.Discard()), Learned: tc.knows})
 			e.Swap(guarded(open))
 			in := Input{Payload: tcp(open, tc.dst, 80), ToHost: tc.toHost}
 			if got := e.Decide(in); got != tc.want {
@@ -246,7 +245,7 @@ func gather(t *testing.T, reg prometheus.Gatherer) []*dto.MetricFamily {
 
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	e := New(Config{Registerer: reg, Logger: logr.Discard()})
+	e := New(Config{Taps: counting(reg, logr.Discard())})
 	e.Swap(snapshot())
 	e.Decide(Input{Payload: tcp(open, isolated, 80)})
 	e.Decide(Input{Payload: tcp(open, isolated, 81)})
@@ -268,7 +267,7 @@ func TestMetrics(t *testing.T) {
 // The ICMP of one family in a packet of the other one has no series of its own.
 func TestImpossiblePairsHaveNoSeries(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	e := New(Config{Registerer: reg, Logger: logr.Discard()})
+	e := New(Config{Taps: counting(reg, logr.Discard())})
 	e.Swap(snapshot())
 	const pairs = 13 // four protocols, hidden ones among them, and other in two families, two of ICMP, unknown
 	series := map[string]int{"packet_process_time": pairs, "packet_process_duration_microseconds": pairs, "packet_count": 2 * pairs,
@@ -303,7 +302,7 @@ func TestUnparsablePacketsAreLoggedEveryTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
 		logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-		e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger})
+		e := New(Config{Taps: counting(prometheus.NewRegistry(), logger)})
 		e.Swap(snapshot())
 		for want := range 2 {
 			for range 100 {
@@ -319,7 +318,7 @@ func TestUnparsablePacketsAreLoggedEveryTenSeconds(t *testing.T) {
 }
 
 func BenchmarkDecide(b *testing.B) {
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+	e := New(Config{Taps: counting(prometheus.NewRegistry(), logr.Discard())})
 	e.Swap(snapshot())
 	for name, payload := range map[string][]byte{"allow": tcp(open, isolated, 80), "deny": tcp(open, isolated, 81)} {
 		b.Run(name, func(b *testing.B) {
@@ -333,19 +332,19 @@ func BenchmarkDecide(b *testing.B) {
 
 func TestPacketsOfUnknownAddressesWait(t *testing.T) {
 	var wanted []netip.Addr
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Wanted: func(a netip.Addr) { wanted = append(wanted, a) }})
+	e := New(Config{Taps: wanting(&wanted)})
 	e.Swap(snapshot())
 	outside := netip.MustParseAddr("198.51.100.1")
 	for _, tc := range []struct {
 		unknown []netip.Addr
 		last    bool
-		want    Result
+		want    event.Result
 	}{
-		{[]netip.Addr{open}, false, ShortWait},
-		{[]netip.Addr{outside}, false, ShortWait},
-		{[]netip.Addr{open, outside}, true, Drop},
-		{[]netip.Addr{tooNew}, false, Accept},
-		{nil, false, Accept},
+		{[]netip.Addr{open}, false, event.ShortWait},
+		{[]netip.Addr{outside}, false, event.ShortWait},
+		{[]netip.Addr{open, outside}, true, event.Drop},
+		{[]netip.Addr{tooNew}, false, event.Accept},
+		{nil, false, event.Accept},
 	} {
 		t.Run(fmt.Sprintf("while %v are unknown, last %v", tc.unknown, tc.last), func(t *testing.T) {
 			unknown := make(map[netip.Addr]struct{})
@@ -357,7 +356,7 @@ func TestPacketsOfUnknownAddressesWait(t *testing.T) {
 			if got := e.Decide(Input{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
 				t.Errorf("while %v are unknown, last %v: %v, want %v", tc.unknown, tc.last, got, tc.want)
 			}
-			if asked := slices.Equal(wanted, []netip.Addr{outside}); asked != (tc.want == ShortWait) {
+			if asked := slices.Equal(wanted, []netip.Addr{outside}); asked != (tc.want == event.ShortWait) {
 				t.Errorf("%v are asked for", wanted)
 			}
 		})
@@ -366,7 +365,7 @@ func TestPacketsOfUnknownAddressesWait(t *testing.T) {
 
 // Only the endpoints of a connection may report errors about it.
 func TestOwnErrors(t *testing.T) {
-	e := New(Config{Registerer: prometheus.NewRegistry()})
+	e := New(Config{})
 	e.Swap(snapshot())
 	other := netip.MustParseAddr("10.0.0.3")
 	unreachable := func(src, dst, from, to netip.Addr) []byte {
@@ -378,13 +377,13 @@ func TestOwnErrors(t *testing.T) {
 		name    string
 		payload []byte
 		marked  bool
-		want    Result
+		want    event.Result
 	}{
-		{"about its own connection", unreachable(open, isolated, isolated, open), true, Accept},
-		{"about another pod's", unreachable(open, isolated, isolated, other), true, Drop},
-		{"about what it has sent itself", unreachable(open, isolated, open, isolated), true, Drop},
-		{"about no connection", unreachable(open, isolated, isolated, open), false, Drop},
-		{"no error", tcp(open, isolated, 81), true, Drop},
+		{"about its own connection", unreachable(open, isolated, isolated, open), true, event.Accept},
+		{"about another pod's", unreachable(open, isolated, isolated, other), true, event.Drop},
+		{"about what it has sent itself", unreachable(open, isolated, open, isolated), true, event.Drop},
+		{"about no connection", unreachable(open, isolated, isolated, open), false, event.Drop},
+		{"no error", tcp(open, isolated, 81), true, event.Drop},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := e.Decide(Input{Payload: tt.payload, Marked: tt.marked}); got != tt.want {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -39,22 +40,22 @@ func TestExpensivePeersAreUndecided(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	deferred := make(chan *policy.Evaluation, 1)
 	// No failure policy accepts them.
-	e := New(Config{Registerer: reg, Logger: logr.Discard(), FailOpen: true, FailOpenUnknownPacket: true})
+	e := New(Config{Taps: counting(reg, logr.Discard()), FailOpen: true, FailOpenUnknownPacket: true})
 	e.Swap(expensive(t, deferred))
 	in := Input{Payload: tcp(open, isolated, 80)}
-	if got := e.Decide(in); got != ShortWait {
-		t.Errorf("got %d for a peer that is not evaluated, want %d", got, ShortWait)
+	if got := e.Decide(in); got != event.ShortWait {
+		t.Errorf("got %d for a peer that is not evaluated, want %d", got, event.ShortWait)
 	}
 	in.Last = true
-	if got := e.Decide(in); got != Drop {
-		t.Errorf("got %d for a packet that cannot wait longer, want %d", got, Drop)
+	if got := e.Decide(in); got != event.Drop {
+		t.Errorf("got %d for a packet that cannot wait longer, want %d", got, event.Drop)
 	}
 	if got, want := counted(t, reg, "netpol_failure_policy_packets_total"), "not_evaluated/drop"; got != want {
 		t.Errorf("counted %q as failure, want %q", got, want)
 	}
 	(<-deferred).Run()
 	in.Last = false
-	if got := e.Decide(in); got != Accept {
-		t.Errorf("got %d once it is evaluated, want %d", got, Accept)
+	if got := e.Decide(in); got != event.Accept {
+		t.Errorf("got %d once it is evaluated, want %d", got, event.Accept)
 	}
 }

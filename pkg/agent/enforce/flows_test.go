@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -21,8 +22,8 @@ import (
 // recording returns an enforcer with a flow recorder, and one without.
 func recording(tb testing.TB) (with, without *Enforcer, r *flows.Recorder) {
 	r = flows.New(flows.Config{Node: "node-1", Registerer: prometheus.NewRegistry()})
-	with = New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Flows: r})
-	without = New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+	with = New(Config{Taps: append(counting(prometheus.NewRegistry(), logr.Discard()), r.Tap)})
+	without = New(Config{Taps: counting(prometheus.NewRegistry(), logr.Discard())})
 	s := snapshot()
 	with.Swap(s)
 	without.Swap(s)
@@ -45,7 +46,7 @@ func TestDecisionsAreInFlows(t *testing.T) {
 		{"no packet", false, func(e *Enforcer) { e.Decide(Input{Payload: []byte{1}, Last: true}) }, ""},
 		{"decided by the kernel", false, func(e *Enforcer) {
 			c := packet.Class{Src: open, Dst: isolated, Proto: packet.TCP, Port: 81}
-			e.CountRemembered(c, policy.Decision{Direction: policy.Ingress, Tier: policy.NetworkPolicyTier, Reason: policy.Isolated}, 7)
+			e.Remembered(c, policy.Decision{Direction: policy.Ingress, Tier: policy.NetworkPolicyTier, Reason: policy.Isolated}, 7)
 		}, "deny isolated 7"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestAuditedDecisionsAreInFlows(t *testing.T) {
 	e, _, r := recording(t)
 	e.Swap(auditing())
 	for _, to := range []netip.Addr{audited, open} {
-		if got := e.Decide(Input{Payload: tcp(tooNew, to, 80), Last: true}); got != Accept {
+		if got := e.Decide(Input{Payload: tcp(tooNew, to, 80), Last: true}); got != event.Accept {
 			t.Fatalf("to %v: got %d, want it accepted", to, got)
 		}
 	}
@@ -99,7 +100,7 @@ func TestAMillionClasses(t *testing.T) {
 	}
 	before := heap()
 	r := flows.New(flows.Config{Node: "node-1", Registerer: prometheus.NewPedanticRegistry()})
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Flows: r})
+	e := New(Config{Taps: []event.Tap{r.Tap}})
 	e.Swap(snapshot())
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -107,12 +108,12 @@ func TestAMillionClasses(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range classes {
 		from := netip.AddrFrom4([4]byte{172, byte(random.Uint32()), byte(random.Uint32()), byte(random.Uint32())})
-		port, want := uint16(random.Uint32()), Drop
+		port, want := uint16(random.Uint32()), event.Drop
 		if random.IntN(2) == 0 {
 			port = 80
 		}
 		if port == 80 {
-			want = Accept
+			want = event.Accept
 		}
 		if got := e.Decide(Input{Payload: tcp(from, isolated, port)}); got != want {
 			t.Fatalf("from %v to port %d: got %d, want %d", from, port, got, want)

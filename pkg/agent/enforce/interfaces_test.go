@@ -4,16 +4,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
-
-// allowedClasses remembers every class that is allowed.
-type allowedClasses struct{ deniedClasses }
-
-func (*allowedClasses) Allowed(packet.Class, policy.Decision) bool { return true }
 
 // TestPacketsAreOfThePodBehindTheInterface has a pod that is isolated in both directions but for port
 // 81, and one that no policy selects.
@@ -33,7 +27,7 @@ func TestPacketsAreOfThePodBehindTheInterface(t *testing.T) {
 		Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Isolating: [2]bool{true, true},
 	}})
 	const ofShut, ofFree, bridge, uplink, pair, notKnown = 3, 4, 5, 6, 7, 8
-	e := New(Config{Registerer: prometheus.NewRegistry(), Verdicts: &allowedClasses{}})
+	e := New(Config{Remember: func(*event.Event) bool { return true }})
 	e.Swap(s)
 	e.SetInterfaces(&Interfaces{Links: map[uint32]Behind{
 		ofShut: {Single: true, Pod: []netip.Addr{shut}, Forwards: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/24")}},
@@ -51,41 +45,41 @@ func TestPacketsAreOfThePodBehindTheInterface(t *testing.T) {
 		src, dst      netip.Addr
 		port          uint16
 		link, outLink uint32
-		want          Result
+		want          event.Result
 	}{
-		{"to the pod", outside, vip, 80, uplink, ofShut, Drop},
-		{"to the pod, allowed and not remembered", outside, vip, 81, uplink, ofShut, Accept},
-		{"to another pod, not remembered", outside, vip, 80, uplink, ofFree, Accept},
-		{"to no known pod, not remembered", outside, vip, 80, uplink, pair, Accept},
-		{"elsewhere", outside, vip, 80, uplink, uplink, Remember},
-		{"the pod's own address", outside, shut, 81, uplink, ofShut, Remember},
-		{"from the pod", vip, outside, 80, ofShut, uplink, Drop},
-		{"from the pod, allowed and not remembered", vip, outside, 81, ofShut, uplink, Accept},
-		{"from the pod to itself", vip, shut, 80, ofShut, ofShut, Accept},
-		{"from the pod, forwarded", forwarded, outside, 80, ofShut, uplink, Accept},
-		{"from the pod to another", vip, free, 80, ofShut, ofFree, Drop},
-		{"the address of another pod", free, outside, 80, ofShut, uplink, Remember},
-		{"one that may be a new pod's", outside, tooNew, 81, uplink, ofShut, ShortWait},
-		{"from an interface that is not known", outside, free, 80, notKnown, ofFree, ShortWait},
-		{"to an interface that is not known", free, outside, 80, ofFree, notKnown, ShortWait},
-		{"before routing, to the pod", outside, vip, 80, uplink, 0, Drop},
-		{"before routing, to another pod", outside, netip.MustParseAddr("198.51.100.8"), 80, uplink, 0, Accept},
-		{"before routing, to one of two", outside, netip.MustParseAddr("198.51.100.9"), 80, uplink, 0, Remember},
-		{"before routing, by the default route", outside, netip.MustParseAddr("203.0.113.7"), 80, uplink, 0, Drop},
-		{"before routing, multicast", outside, group, 80, uplink, 0, Remember},
-		{"multicast to the pod", outside, group, 80, uplink, ofShut, Drop},
-		{"multicast to the pod, reported as from it", outside, group, 80, ofShut, ofShut, Drop},
-		{"multicast to a bridge", outside, group, 80, uplink, bridge, Drop},
-		{"multicast to a bridge, allowed and not remembered", outside, group, 81, uplink, bridge, Accept},
-		{"multicast to another pod", outside, group, 80, uplink, ofFree, Accept},
-		{"multicast from the pod", vip, group, 80, ofShut, ofFree, Drop},
+		{"to the pod", outside, vip, 80, uplink, ofShut, event.Drop},
+		{"to the pod, allowed and not remembered", outside, vip, 81, uplink, ofShut, event.Accept},
+		{"to another pod, not remembered", outside, vip, 80, uplink, ofFree, event.Accept},
+		{"to no known pod, not remembered", outside, vip, 80, uplink, pair, event.Accept},
+		{"elsewhere", outside, vip, 80, uplink, uplink, event.Remember},
+		{"the pod's own address", outside, shut, 81, uplink, ofShut, event.Remember},
+		{"from the pod", vip, outside, 80, ofShut, uplink, event.Drop},
+		{"from the pod, allowed and not remembered", vip, outside, 81, ofShut, uplink, event.Accept},
+		{"from the pod to itself", vip, shut, 80, ofShut, ofShut, event.Accept},
+		{"from the pod, forwarded", forwarded, outside, 80, ofShut, uplink, event.Accept},
+		{"from the pod to another", vip, free, 80, ofShut, ofFree, event.Drop},
+		{"the address of another pod", free, outside, 80, ofShut, uplink, event.Remember},
+		{"one that may be a new pod's", outside, tooNew, 81, uplink, ofShut, event.ShortWait},
+		{"from an interface that is not known", outside, free, 80, notKnown, ofFree, event.ShortWait},
+		{"to an interface that is not known", free, outside, 80, ofFree, notKnown, event.ShortWait},
+		{"before routing, to the pod", outside, vip, 80, uplink, 0, event.Drop},
+		{"before routing, to another pod", outside, netip.MustParseAddr("198.51.100.8"), 80, uplink, 0, event.Accept},
+		{"before routing, to one of two", outside, netip.MustParseAddr("198.51.100.9"), 80, uplink, 0, event.Remember},
+		{"before routing, by the default route", outside, netip.MustParseAddr("203.0.113.7"), 80, uplink, 0, event.Drop},
+		{"before routing, multicast", outside, group, 80, uplink, 0, event.Remember},
+		{"multicast to the pod", outside, group, 80, uplink, ofShut, event.Drop},
+		{"multicast to the pod, reported as from it", outside, group, 80, ofShut, ofShut, event.Drop},
+		{"multicast to a bridge", outside, group, 80, uplink, bridge, event.Drop},
+		{"multicast to a bridge, allowed and not remembered", outside, group, 81, uplink, bridge, event.Accept},
+		{"multicast to another pod", outside, group, 80, uplink, ofFree, event.Accept},
+		{"multicast from the pod", vip, group, 80, ofShut, ofFree, event.Drop},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := Input{Payload: tcp(tt.src, tt.dst, tt.port), Link: tt.link, OutLink: tt.outLink}
 			if got := e.Decide(in); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
-			if n := testing.AllocsPerRun(10, func() { e.Decide(in) }); n != 0 && tt.want != Drop && tt.want != ShortWait {
+			if n := testing.AllocsPerRun(10, func() { e.Decide(in) }); n != 0 && tt.want != event.Drop && tt.want != event.ShortWait {
 				t.Errorf("%v allocations", n)
 			}
 		})

@@ -8,10 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/packets"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -38,7 +41,7 @@ func newObserved(s *policy.Snapshot, cfg Config) (e *Enforcer, reg *prometheus.R
 	reg = prometheus.NewPedanticRegistry()
 	log, logger := newLog()
 	o = observed{log: log, verdicts: &classRecorder{}, flows: flows.New(flows.Config{Node: "node-1", Registerer: reg, Logger: logger})}
-	cfg.Registerer, cfg.Verdicts, cfg.Flows = reg, o.verdicts, o.flows
+	cfg.Remember, cfg.Taps = o.verdicts.remember, append(cfg.Taps, packets.New(reg, logr.Discard()).Tap, o.verdicts.tap, o.flows.Tap)
 	e = New(cfg)
 	e.Swap(s)
 	return e, reg, o
@@ -80,20 +83,20 @@ func TestLatePacketsAreNoAttempts(t *testing.T) {
 		snapshot *policy.Snapshot
 		cfg      Config
 		payload  []byte
-		want     Result
+		want     event.Result
 		late     string // the counter
 		failure  string // the counter of the failure policy
 	}{
-		{"denied TCP", snapshot(), Config{}, segment(open, isolated, 81, ack), Drop, "TCP/drop", ""},
-		{"allowed TCP", snapshot(), Config{}, segment(open, isolated, 80, ack), Accept, "TCP/accept", ""},
-		{"TCP of a pod that no policy selects", snapshot(), Config{}, segment(isolated, open, 40000, ack), Accept, "TCP/accept", ""},
-		{"TCP that audited policies would deny", auditing(), Config{}, segment(open, audited, 40000, ack), Accept, "TCP/accept", ""},
-		{"TCP of which audited policies decide nothing", auditing(), Config{Learned: faulty{}}, segment(audited, open, 40000, ack), Accept, "TCP/accept", ""},
-		{"TCP to a pod that is gone", snapshot(), Config{}, segment(open, tooNew, 40000, ack), Drop, "TCP/drop", ""},
-		{"TCP to an unknown pod, fail open", snapshot(), Config{FailOpenUnknownPacket: true}, segment(open, tooNew, 40000, ack), Accept, "TCP/accept", "unknown_pod/accept"},
-		{"denied SCTP", snapshot(), Config{}, plain(open, isolated, packet.SCTP, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 4), Drop, "SCTP/drop", ""},
-		{"an echo reply", snapshot(), Config{}, plain(open, isolated, packet.ICMP, 0, 0, 0, 0), Drop, "ICMP/drop", ""},
-		{"an ICMP error", snapshot(), Config{}, plain(open, isolated, packet.ICMP, 3, 1, 0, 0), Drop, "ICMP/drop", ""},
+		{"denied TCP", snapshot(), Config{}, segment(open, isolated, 81, ack), event.Drop, "TCP/drop", ""},
+		{"allowed TCP", snapshot(), Config{}, segment(open, isolated, 80, ack), event.Accept, "TCP/accept", ""},
+		{"TCP of a pod that no policy selects", snapshot(), Config{}, segment(isolated, open, 40000, ack), event.Accept, "TCP/accept", ""},
+		{"TCP that audited policies would deny", auditing(), Config{}, segment(open, audited, 40000, ack), event.Accept, "TCP/accept", ""},
+		{"TCP of which audited policies decide nothing", auditing(), Config{Learned: faulty{}}, segment(audited, open, 40000, ack), event.Accept, "TCP/accept", ""},
+		{"TCP to a pod that is gone", snapshot(), Config{}, segment(open, tooNew, 40000, ack), event.Drop, "TCP/drop", ""},
+		{"TCP to an unknown pod, fail open", snapshot(), Config{FailOpenUnknownPacket: true}, segment(open, tooNew, 40000, ack), event.Accept, "TCP/accept", "unknown_pod/accept"},
+		{"denied SCTP", snapshot(), Config{}, plain(open, isolated, packet.SCTP, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 4), event.Drop, "SCTP/drop", ""},
+		{"an echo reply", snapshot(), Config{}, plain(open, isolated, packet.ICMP, 0, 0, 0, 0), event.Drop, "ICMP/drop", ""},
+		{"an ICMP error", snapshot(), Config{}, plain(open, isolated, packet.ICMP, 3, 1, 0, 0), event.Drop, "ICMP/drop", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e, reg, o := newObserved(tc.snapshot, tc.cfg)
@@ -133,25 +136,25 @@ func TestMarkedPacketsNeedBothDirections(t *testing.T) {
 		cfg     Config
 		payload []byte
 		last    bool
-		want    Result
+		want    event.Result
 		late    string
 		back    bool // connections of the receiver are reported as accepted, too
 	}{
-		{"a server whose client is allowed", Config{}, fromServer, false, Accept, "TCP/accept", true},
-		{"a server whose client is denied", Config{}, segment(isolated, open, 40000, ack), false, Drop, "TCP/drop", false},
-		{"an allowed client", Config{}, segment(open, isolated, 80, ack), false, Accept, "TCP/accept", true},
-		{"a denied client", Config{}, segment(open, isolated, 81, ack), false, Drop, "TCP/drop", false},
-		{"cut before the flags", Config{}, segment(isolated, open, 40000, ack)[:28], false, Drop, "hidden/drop", false},
-		{"an unknown client", Config{}, segment(tooNew, open, 40000, ack), false, ShortWait, "", false},
-		{"an unknown client has waited", Config{}, segment(tooNew, open, 40000, ack), true, Drop, "TCP/drop", false},
-		{"an unknown client has waited, fail open", Config{FailOpenUnknownPacket: true}, segment(tooNew, open, 40000, ack), true, Accept, "TCP/accept", true},
-		{"an association goes on", Config{}, sctp(isolated, open, heartbeat), false, Drop, "SCTP/drop", false},
-		{"an association begins", Config{}, sctp(isolated, open, init), false, Accept, "", false},
-		{"a datagram is not late", Config{}, udp(netip.AddrPortFrom(isolated, 80), netip.AddrPortFrom(open, 53)), false, Drop, "UDP/drop", false},
+		{"a server whose client is allowed", Config{}, fromServer, false, event.Accept, "TCP/accept", true},
+		{"a server whose client is denied", Config{}, segment(isolated, open, 40000, ack), false, event.Drop, "TCP/drop", false},
+		{"an allowed client", Config{}, segment(open, isolated, 80, ack), false, event.Accept, "TCP/accept", true},
+		{"a denied client", Config{}, segment(open, isolated, 81, ack), false, event.Drop, "TCP/drop", false},
+		{"cut before the flags", Config{}, segment(isolated, open, 40000, ack)[:28], false, event.Drop, "hidden/drop", false},
+		{"an unknown client", Config{}, segment(tooNew, open, 40000, ack), false, event.ShortWait, "", false},
+		{"an unknown client has waited", Config{}, segment(tooNew, open, 40000, ack), true, event.Drop, "TCP/drop", false},
+		{"an unknown client has waited, fail open", Config{FailOpenUnknownPacket: true}, segment(tooNew, open, 40000, ack), true, event.Accept, "TCP/accept", true},
+		{"an association goes on", Config{}, sctp(isolated, open, heartbeat), false, event.Drop, "SCTP/drop", false},
+		{"an association begins", Config{}, sctp(isolated, open, init), false, event.Accept, "", false},
+		{"a datagram is not late", Config{}, udp(netip.AddrPortFrom(isolated, 80), netip.AddrPortFrom(open, 53)), false, event.Drop, "UDP/drop", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var accepted []string
-			tc.cfg.Accepted = func(p packet.Packet, eitherWay bool) { accepted = append(accepted, fmt.Sprint(p, eitherWay)) }
+			tc.cfg.Taps = []event.Tap{accepting(func(p packet.Packet, eitherWay bool) { accepted = append(accepted, fmt.Sprint(p, eitherWay)) })}
 			e, reg, o := newObserved(snapshot(), tc.cfg)
 			if got := e.Decide(Input{Payload: tc.payload, Last: tc.last, Marked: true}); got != tc.want {
 				t.Errorf("got %d, want %d", got, tc.want)
@@ -164,7 +167,7 @@ func TestMarkedPacketsNeedBothDirections(t *testing.T) {
 			}
 			p, _ := packet.Parse(tc.payload)
 			var want []string
-			if tc.want == Accept {
+			if tc.want == event.Accept {
 				want = []string{fmt.Sprint(p, tc.back)}
 			}
 			if !slices.Equal(accepted, want) {
@@ -180,8 +183,8 @@ func TestForgedLatePacketsHideNoAttempt(t *testing.T) {
 	e, reg, o := newObserved(snapshot(), Config{})
 	for range 3 {
 		for _, flags := range []byte{ack, 0x02} {
-			if got := e.Decide(Input{Payload: segment(open, isolated, 81, flags)}); got != Drop {
-				t.Errorf("flags %x: got %d, want %d", flags, got, Drop)
+			if got := e.Decide(Input{Payload: segment(open, isolated, 81, flags)}); got != event.Drop {
+				t.Errorf("flags %x: got %d, want %d", flags, got, event.Drop)
 			}
 		}
 	}
@@ -252,7 +255,7 @@ func TestLateAnswers(t *testing.T) {
 func TestLatePacketsAreLoggedAsSuch(t *testing.T) {
 	var lines []string
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{Verbosity: 4})
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger})
+	e := New(Config{Taps: counting(prometheus.NewRegistry(), logger)})
 	e.Swap(snapshot())
 	e.Decide(Input{Payload: segment(open, isolated, 81, ack)})
 	if len(lines) != 1 {
@@ -281,23 +284,23 @@ func TestPacketsOfEstablishedConnections(t *testing.T) {
 		src, dst      netip.AddrPort
 		reply         bool
 		link, outLink uint32
-		want          Result
+		want          event.Result
 	}{
-		{"opened by the pod", at(pod, 40000), at(peer, 53), false, ofPod, uplink, Accept},
-		{"its replies", at(peer, 53), at(pod, 40000), true, uplink, ofPod, Accept},
-		{"denied to the pod", at(pod, 53), at(peer, 80), false, ofPod, uplink, Drop},
-		{"its replies, from a port that is allowed to the peer", at(peer, 80), at(pod, 53), true, uplink, ofPod, Drop},
-		{"opened to the pod", at(peer, 40000), at(pod, 53), false, uplink, ofPod, Accept},
-		{"replies of the pod", at(pod, 53), at(peer, 40000), true, ofPod, uplink, Accept},
-		{"replies of the pod, denied", at(pod, 80), at(peer, 53), true, ofPod, uplink, Drop},
-		{"from behind the pod", at(behind, 40000), at(peer, 53), false, ofPod, uplink, Accept},
-		{"replies to behind the pod", at(peer, 53), at(behind, 40000), true, uplink, ofPod, Accept},
-		{"replies to behind the pod, denied", at(peer, 80), at(behind, 53), true, uplink, ofPod, Drop},
-		{"replies from behind the pod, denied", at(behind, 80), at(peer, 53), true, ofPod, uplink, Drop},
+		{"opened by the pod", at(pod, 40000), at(peer, 53), false, ofPod, uplink, event.Accept},
+		{"its replies", at(peer, 53), at(pod, 40000), true, uplink, ofPod, event.Accept},
+		{"denied to the pod", at(pod, 53), at(peer, 80), false, ofPod, uplink, event.Drop},
+		{"its replies, from a port that is allowed to the peer", at(peer, 80), at(pod, 53), true, uplink, ofPod, event.Drop},
+		{"opened to the pod", at(peer, 40000), at(pod, 53), false, uplink, ofPod, event.Accept},
+		{"replies of the pod", at(pod, 53), at(peer, 40000), true, ofPod, uplink, event.Accept},
+		{"replies of the pod, denied", at(pod, 80), at(peer, 53), true, ofPod, uplink, event.Drop},
+		{"from behind the pod", at(behind, 40000), at(peer, 53), false, ofPod, uplink, event.Accept},
+		{"replies to behind the pod", at(peer, 53), at(behind, 40000), true, uplink, ofPod, event.Accept},
+		{"replies to behind the pod, denied", at(peer, 80), at(behind, 53), true, uplink, ofPod, event.Drop},
+		{"replies from behind the pod, denied", at(behind, 80), at(peer, 53), true, ofPod, uplink, event.Drop},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var accepted []packet.Packet
-			e, reg, o := newObserved(s, Config{Accepted: func(p packet.Packet, _ bool) { accepted = append(accepted, p) }})
+			e, reg, o := newObserved(s, Config{Taps: []event.Tap{accepting(func(p packet.Packet, _ bool) { accepted = append(accepted, p) })}})
 			e.SetInterfaces(&Interfaces{Links: map[uint32]Behind{ofPod: {Single: true, Pod: []netip.Addr{pod}}, uplink: {}}})
 			in := Input{Payload: udp(tt.src, tt.dst), Link: tt.link, OutLink: tt.outLink, Established: true, Reply: tt.reply}
 			if got := e.Decide(in); got != tt.want {
@@ -307,7 +310,7 @@ func TestPacketsOfEstablishedConnections(t *testing.T) {
 			if tt.reply {
 				opener = tt.dst
 			}
-			if tt.want == Accept && (len(accepted) != 1 || accepted[0].Src != opener) {
+			if tt.want == event.Accept && (len(accepted) != 1 || accepted[0].Src != opener) {
 				t.Errorf("accepted %v, want the connection of %v", accepted, opener)
 			}
 			o.expectNoAttempt(t, reg)

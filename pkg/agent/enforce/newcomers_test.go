@@ -7,9 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -185,7 +186,7 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 		{Tier: policy.NetworkPolicyTier, Policy: ref, Index: policy.Isolation, AnyPeer: true, AnyPort: true},
 	}}
 	var wanted []netip.Addr
-	e := New(Config{Registerer: prometheus.NewPedanticRegistry(), Wanted: func(a netip.Addr) { wanted = append(wanted, a) }})
+	e := New(Config{Taps: wanting(&wanted)})
 	e.Swap(policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
 		Unknown:   policy.Unknown{Newcomers: []*policy.Endpoint{{Namespace: "x", Name: "new", Labels: policy.NewLabels(labels.Set{"app": "web"})}}},
@@ -194,23 +195,23 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 	in := Input{Payload: tcp(from, isolated, 80)}
 	for port := range uint16(newcomerPackets) {
 		in.Payload = tcp(from, isolated, 80+port)
-		if got := e.Decide(in); got != LongWait {
+		if got := e.Decide(in); got != event.LongWait {
 			t.Errorf("a packet: %d, want it to wait", got)
 		}
-		if got := e.Decide(in); got != Drop {
+		if got := e.Decide(in); got != event.Drop {
 			t.Errorf("a packet that the client repeats: %d, want it dropped", got)
 		}
 	}
 	in.Payload = tcp(from, isolated, 8080)
-	if got := e.Decide(in); got != Drop {
+	if got := e.Decide(in); got != event.Drop {
 		t.Errorf("one packet too many: %d, want it denied", got)
 	}
 	in.Payload, in.Pending = tcp(from, isolated, 80), true
-	if got := e.Decide(in); got != LongWait {
+	if got := e.Decide(in); got != event.LongWait {
 		t.Errorf("a packet that waits already: %d, want it to wait", got)
 	}
 	in.Last = true
-	if got := e.Decide(in); got != Drop {
+	if got := e.Decide(in); got != event.Drop {
 		t.Errorf("one that has waited: %d, want it denied", got)
 	}
 	if !slices.Equal(wanted, slices.Repeat([]netip.Addr{from}, newcomerPackets)) {
@@ -222,7 +223,7 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 		from:     {Namespace: "x", Name: "new", Labels: policy.NewLabels(labels.Set{"app": "web"})},
 	})}))
 	in.Last = false
-	if got := e.Decide(in); got != Accept {
+	if got := e.Decide(in); got != event.Accept {
 		t.Errorf("one whose pod is known: %d, want it accepted", got)
 	}
 	if n := len(e.sources.windows); n != 0 {
@@ -241,25 +242,55 @@ func TestLatePacketsWaitForEitherEnd(t *testing.T) {
 	peer, newPod := netip.MustParseAddr("10.0.1.9"), &policy.Endpoint{Namespace: "x", Name: "new"}
 	for name, payload := range map[string][]byte{"to a new pod": segment(isolated, peer, 40000, ack), "from a new pod": segment(peer, isolated, 80, ack)} {
 		t.Run(name, func(t *testing.T) {
-			e := New(Config{Registerer: prometheus.NewPedanticRegistry()})
+			e := New(Config{})
 			e.Swap(policy.New(policy.Model{
 				Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
 				Unknown:   policy.Unknown{Newcomers: []*policy.Endpoint{newPod}},
 			}))
 			in := Input{Payload: payload, Marked: true}
-			if got := e.Decide(in); got != LongWait || e.sources.windows[peer] == nil {
+			if got := e.Decide(in); got != event.LongWait || e.sources.windows[peer] == nil {
 				t.Errorf("%d, and its address has a window: %v, want it to wait", got, e.sources.windows[peer] != nil)
 			}
 			in.Pending, in.Last = true, true
-			if got := e.Decide(in); got != Drop {
+			if got := e.Decide(in); got != event.Drop {
 				t.Errorf("one that has waited: %d, want it denied", got)
 			}
 			e.Swap(policy.New(policy.Model{Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 				isolated: {Namespace: "x", Name: "isolated", Ingress: chain}, peer: newPod,
 			})}))
-			if got := e.Decide(in); got != Accept || len(e.sources.windows) != 0 {
+			if got := e.Decide(in); got != event.Accept || len(e.sources.windows) != 0 {
 				t.Errorf("one whose pod is known: %d with %d windows, want it accepted", got, len(e.sources.windows))
 			}
 		})
+	}
+}
+
+// A packet that a client repeats while the first one waits is dropped and counted, and is no decision.
+func TestRepeatedPacketsAreNoDecisions(t *testing.T) {
+	chain := &policy.Chain{Rules: []policy.Rule{
+		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true, Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: labels.Everything()}}}},
+		{Tier: policy.NetworkPolicyTier, Index: policy.Isolation, AnyPeer: true, AnyPort: true},
+	}}
+	s := policy.New(policy.Model{
+		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
+		Unknown:   policy.Unknown{Newcomers: []*policy.Endpoint{{Namespace: "x", Name: "new"}}},
+	})
+	e, reg, o := newObserved(s, Config{})
+	in := Input{Payload: tcp(netip.MustParseAddr("10.0.1.9"), isolated, 80)}
+	for _, want := range []event.Result{event.LongWait, event.Drop} {
+		if got := e.Decide(in); got != want {
+			t.Errorf("got %d, want %d", got, want)
+		}
+	}
+	if got := total(t, reg, "packet_count"); got != 1 {
+		t.Errorf("%d packets are counted, want 1", got)
+	}
+	for _, name := range []string{"netpol_decisions_total", "netpol_failure_policy_packets_total", "netpol_late_packets_total"} {
+		if got := counted(t, reg, name); got != "" {
+			t.Errorf("%s counts %s", name, got)
+		}
+	}
+	if records := o.flows.Read(flows.Filter{}); len(records) > 1 || len(o.verdicts.classes) > 0 {
+		t.Errorf("recorded %+v, remembered %v", records, o.verdicts.classes)
 	}
 }

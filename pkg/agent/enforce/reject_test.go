@@ -5,9 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -34,21 +32,21 @@ func TestOnlyDecidedDenialsAreRejected(t *testing.T) {
 		name    string
 		payload []byte
 		edit    func(*Input)
-		want    Result
+		want    event.Result
 	}{
-		{"denied by the pod", tcp(client, first, 80), nil, Reject},
-		{"from another pod", tcp(second, first, 80), nil, Reject},
-		{"denied by another pod", tcp(client, second, 80), nil, Drop},
-		{"denied by another pod, from the pod", tcp(first, second, 80), nil, Drop},
-		{"late", segment(client, first, 80, 0x10), nil, Reject},
-		{"either way", segment(first, client, 80, 0x12), func(in *Input) { in.Marked = true }, Reject},
-		{"at another hook", tcp(client, first, 80), func(in *Input) { in.Answerable = false }, Drop},
-		{"not parsed", []byte{0x45}, nil, Drop},
-		{"of an unknown pod", tcp(client, unknown, 80), func(in *Input) { in.Last = true }, Drop},
-		{"allowed", tcp(first, client, 80), nil, Accept},
+		{"denied by the pod", tcp(client, first, 80), nil, event.Reject},
+		{"from another pod", tcp(second, first, 80), nil, event.Reject},
+		{"denied by another pod", tcp(client, second, 80), nil, event.Drop},
+		{"denied by another pod, from the pod", tcp(first, second, 80), nil, event.Drop},
+		{"late", segment(client, first, 80, 0x10), nil, event.Reject},
+		{"either way", segment(first, client, 80, 0x12), func(in *Input) { in.Marked = true }, event.Reject},
+		{"at another hook", tcp(client, first, 80), func(in *Input) { in.Answerable = false }, event.Drop},
+		{"not parsed", []byte{0x45}, nil, event.Drop},
+		{"of an unknown pod", tcp(client, unknown, 80), func(in *Input) { in.Last = true }, event.Drop},
+		{"allowed", tcp(first, client, 80), nil, event.Accept},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := New(Config{Registerer: prometheus.NewRegistry()})
+			e := New(Config{})
 			e.Swap(s)
 			in := Input{Payload: tt.payload, Answerable: true}
 			if tt.edit != nil {
@@ -59,31 +57,25 @@ func TestOnlyDecidedDenialsAreRejected(t *testing.T) {
 			}
 		})
 	}
-	e := New(Config{Registerer: prometheus.NewRegistry()})
-	if got := e.Decide(Input{Payload: tcp(client, first, 80), Answerable: true, Last: true}); got != Drop {
+	e := New(Config{})
+	if got := e.Decide(Input{Payload: tcp(client, first, 80), Answerable: true, Last: true}); got != event.Drop {
 		t.Errorf("without a snapshot: result %d, want Drop", got)
 	}
 }
-
-// deniedClasses records the classes that were denied.
-type deniedClasses []packet.Class
-
-func (*deniedClasses) Allowed(packet.Class, policy.Decision) bool { return false }
-func (d *deniedClasses) Denied(c packet.Class, _ policy.Decision) { *d = append(*d, c) }
 
 // The kernel answers a remembered class if either of its pods is answered, so that a class is not remembered
 // where the agent does not answer.
 func TestRememberedDenialsAreAnsweredAlike(t *testing.T) {
 	s, first, second, _ := rejecting(t)
 	client := netip.MustParseAddr("192.0.2.1")
-	var denied deniedClasses
-	e := New(Config{Registerer: prometheus.NewRegistry(), Verdicts: &denied})
+	var denied classRecorder
+	e := New(Config{Remember: denied.remember, Taps: []event.Tap{denied.tap}})
 	e.Swap(s)
 	for _, ends := range [][2]netip.Addr{{client, first}, {client, second}, {second, first}, {first, second}} {
 		e.Decide(Input{Payload: tcp(ends[0], ends[1], 80), Answerable: true})
 	}
 	var got [][2]netip.Addr
-	for _, c := range denied {
+	for _, c := range denied.classes {
 		got = append(got, [2]netip.Addr{c.Src, c.Dst})
 	}
 	if want := [][2]netip.Addr{{client, first}, {client, second}, {second, first}}; !slices.Equal(got, want) {

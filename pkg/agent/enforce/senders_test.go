@@ -4,8 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -34,24 +33,24 @@ func TestPacketsOfNoPodsAddressAreOfThePodBehind(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   Input
-		want Result
+		want event.Result
 	}{
-		{"of a pod that is denied", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofShut}, Drop},
-		{"of a pod that is allowed", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofFree}, Accept},
-		{"of a pod that is denied this port", Input{Payload: tcp(linkLocal, node, 81), ToHost: true, Link: ofFree}, Drop},
-		{"of one of two pods", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofBoth}, Drop},
-		{"of no pod that is denied anything", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofNone}, Accept},
-		{"of an interface that is not known", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: notKnown}, ShortWait},
-		{"of an interface that stays unknown", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: notKnown, Last: true}, Drop},
-		{"of one that may be a new pod", Input{Payload: tcp(tooNew, node, 80), ToHost: true, Link: ofBoth}, ShortWait},
-		{"of one that has waited", Input{Payload: tcp(tooNew, node, 80), ToHost: true, Link: ofBoth, Last: true}, Drop},
-		{"the address of a pod, whatever the interface", Input{Payload: tcp(free, node, 80), ToHost: true, Link: ofBoth}, Accept},
-		{"not to the node", Input{Payload: tcp(linkLocal, node, 80), Link: ofShut}, Drop},
-		{"not to the node, of an interface that is not known", Input{Payload: tcp(linkLocal, node, 80), Link: notKnown, Last: true}, Drop},
-		{"without an interface", Input{Payload: tcp(linkLocal, node, 80), ToHost: true}, Accept},
+		{"of a pod that is denied", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofShut}, event.Drop},
+		{"of a pod that is allowed", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofFree}, event.Accept},
+		{"of a pod that is denied this port", Input{Payload: tcp(linkLocal, node, 81), ToHost: true, Link: ofFree}, event.Drop},
+		{"of one of two pods", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofBoth}, event.Drop},
+		{"of no pod that is denied anything", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: ofNone}, event.Accept},
+		{"of an interface that is not known", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: notKnown}, event.ShortWait},
+		{"of an interface that stays unknown", Input{Payload: tcp(linkLocal, node, 80), ToHost: true, Link: notKnown, Last: true}, event.Drop},
+		{"of one that may be a new pod", Input{Payload: tcp(tooNew, node, 80), ToHost: true, Link: ofBoth}, event.ShortWait},
+		{"of one that has waited", Input{Payload: tcp(tooNew, node, 80), ToHost: true, Link: ofBoth, Last: true}, event.Drop},
+		{"the address of a pod, whatever the interface", Input{Payload: tcp(free, node, 80), ToHost: true, Link: ofBoth}, event.Accept},
+		{"not to the node", Input{Payload: tcp(linkLocal, node, 80), Link: ofShut}, event.Drop},
+		{"not to the node, of an interface that is not known", Input{Payload: tcp(linkLocal, node, 80), Link: notKnown, Last: true}, event.Drop},
+		{"without an interface", Input{Payload: tcp(linkLocal, node, 80), ToHost: true}, event.Accept},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := New(Config{Registerer: prometheus.NewRegistry()})
+			e := New(Config{})
 			e.Swap(s)
 			e.SetInterfaces(&Interfaces{Links: links})
 			if got := e.Decide(tt.in); got != tt.want {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -67,14 +68,14 @@ func newBuffer(seed packet.Seed) *buffer {
 }
 
 // add counts a decision.
-func (b *buffer) add(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
-	hash := p.Hash(b.seed)
+func (b *buffer) add(ev *event.Event) {
+	hash := ev.Query.Packet.Hash(b.seed)
 	shard := &b.shards[hash%shards]
 	for range attempts {
 		if !shard.mu.TryLock() {
 			continue
 		}
-		n, ok := shard.current.add(hash/shards, p, d, s, would, at)
+		n, ok := shard.current.add(hash/shards, ev)
 		shard.mu.Unlock()
 		if !ok {
 			b.lost.Add(1)
@@ -96,36 +97,37 @@ func (b *buffer) signal() {
 
 // add returns the number of entries if it added one, else 0. It reports false if there is no
 // room.
-func (e *entries) add(hash uint64, p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) (n int, ok bool) {
+func (e *entries) add(hash uint64, ev *event.Event) (n int, ok bool) {
 	for i := range uint64(probes) {
 		slot := &e.index[(hash+i)%slots]
 		if *slot == 0 {
 			if e.n == bufferLen {
 				return 0, false
 			}
-			e.all[e.n] = decided{packet: *p, decision: *d, snapshot: s, first: at, last: at, count: 1}
-			if would != nil {
-				e.all[e.n].would, e.all[e.n].audited = *would, true
+			e.all[e.n] = decided{packet: ev.Query.Packet, decision: ev.Decision, snapshot: ev.Snapshot, first: ev.At, last: ev.At, count: 1}
+			if ev.Audit == event.AuditDiffers {
+				e.all[e.n].would, e.all[e.n].audited = ev.Would, true
 			}
 			e.n++
 			*slot = uint8(e.n)
 			return e.n, true
 		}
-		if known := &e.all[*slot-1]; known.isLike(p, d, s, would) {
+		if known := &e.all[*slot-1]; known.isLike(ev) {
 			known.count++
-			known.last = at
+			known.last = ev.At
 			return 0, true
 		}
 	}
 	return 0, false
 }
 
-// isLike reports whether a decision about p differs only in source port and time.
-func (k *decided) isLike(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision) bool {
-	if k.audited != (would != nil) || would != nil && k.would != *would {
+// isLike reports whether a decision differs only in source port and time.
+func (k *decided) isLike(ev *event.Event) bool {
+	p, audited := &ev.Query.Packet, ev.Audit == event.AuditDiffers
+	if k.audited != audited || audited && k.would != ev.Would {
 		return false
 	}
-	return k.snapshot == s && k.packet.Dst == p.Dst && k.packet.Src.Addr() == p.Src.Addr() && k.packet.Proto == p.Proto && k.decision == *d
+	return k.snapshot == ev.Snapshot && k.packet.Dst == p.Dst && k.packet.Src.Addr() == p.Src.Addr() && k.packet.Proto == p.Proto && k.decision == ev.Decision
 }
 
 // drain removes all decisions and calls yield with each. It must not be called concurrently.

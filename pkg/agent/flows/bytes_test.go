@@ -58,7 +58,7 @@ func TestBytesAreThoseOfOpenConnections(t *testing.T) {
 			decide(r, tcp(web, db, 80), allowed, s, 0)
 			decide(r, tcp(web, db, 81), denied, s, 0)
 			d := allowed
-			r.Decided(tcp(web, db, 82), &d, s, &denied, r.epoch)
+			r.decide(tcp(web, db, 82), &d, s, &denied, r.epoch)
 			r.drain()
 			decideBy(r, crawling, tcp(web, outside.Next(), 443), nil)
 			got := map[uint16]any{}

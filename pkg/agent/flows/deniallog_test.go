@@ -143,7 +143,7 @@ func TestWhatIsNotLoggedIsSaidEveryTenSeconds(t *testing.T) {
 		}
 		l.drain()
 	}
-	l.Remembered(packet.Class{Src: l.open[1], Dst: db, Proto: packet.TCP, Port: 81}, denied, l.snapshot, 7)
+	l.byKernel(packet.Class{Src: l.open[1], Dst: db, Proto: packet.TCP, Port: 81}, denied, l.snapshot, 7)
 	if got := l.with("not logged"); len(got) > 0 {
 		t.Errorf("said at once: %s", got)
 	}
@@ -173,7 +173,7 @@ func TestWhatIsNotLoggedIsSaidEveryTenSeconds(t *testing.T) {
 func TestAuditedDenialsAreLoggedBesideDenials(t *testing.T) {
 	l := newLogging(100)
 	for i, addr := range l.open {
-		l.Decided(tcp(addr, db, uint16(i)), &allowed, l.snapshot, &denied, l.epoch)
+		l.decide(tcp(addr, db, uint16(i)), &allowed, l.snapshot, &denied, l.epoch)
 	}
 	l.deny(l.open[0], 0)
 	l.drain()

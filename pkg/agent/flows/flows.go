@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -48,7 +49,6 @@ type Config struct {
 type Recorder struct {
 	cfg    Config
 	buffer *buffer
-	recent recent
 	late   atomic.Uint64 // packets that do not begin a connection
 	epoch  time.Time     // zero of all times, by the monotonic clock
 	// wall returns the wall clock time, and since the time since epoch.
@@ -70,7 +70,6 @@ type Recorder struct {
 // New returns a Recorder without records.
 func New(cfg Config) *Recorder {
 	r := &Recorder{cfg: cfg, buffer: newBuffer(packet.NewSeed()), epoch: time.Now(), wall: time.Now}
-	r.recent.seed, r.recent.epoch = r.buffer.seed, r.epoch
 	r.since = func() time.Duration { return time.Since(r.epoch) }
 	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
 	r.denied = newDenialLog(cfg.Logger, r.epoch, "Packet denied", "Denied packets were not logged")
@@ -80,30 +79,26 @@ func New(cfg Config) *Recorder {
 	return r
 }
 
-// Decided records the decision d of s about p, made at the time at. would is the decision with
-// audited policies if its verdict differs, else nil. Decided does not block or allocate.
-func (r *Recorder) Decided(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
-	if p.Proto == packet.UDP && d.Allowed() {
-		r.recent.add(p, at)
+// Tap records a decision of policies. It is an event.Tap and does not allocate.
+func (r *Recorder) Tap(ev *event.Event) {
+	switch {
+	case ev.Result.Waits() || ev.Snapshot == nil || ev.Related || ev.Failure == event.Repeated:
+	case ev.Remembered:
+		r.remember(ev)
+	case ev.Late:
+		r.late.Add(1)
+	default:
+		r.buffer.add(ev)
 	}
-	r.buffer.add(p, d, s, would, at)
 }
 
-// Late counts a decided packet that does not begin a connection. Such packets are in no flow.
-func (r *Recorder) Late() { r.late.Add(1) }
-
-// Remembered records packets of class c that the kernel decided by the remembered decision d.
-// s has the names of the pods. Too slow for the packet path.
-func (r *Recorder) Remembered(c packet.Class, d policy.Decision, s *policy.Snapshot, packets uint64) {
+// remember records packets that the kernel decided. Too slow for the packet path.
+func (r *Recorder) remember(ev *event.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now()
-	if p := c.Packet(); p.Proto == packet.UDP && d.Allowed() {
-		r.recent.add(&p, now)
-	}
-	all := &decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets}
+	all := &decided{packet: ev.Query.Packet, decision: ev.Decision, snapshot: ev.Snapshot, first: ev.At, last: ev.At, count: ev.Count}
 	r.add(all)
-	if !d.Allowed() {
+	if !ev.Decision.Allowed() {
 		r.denied.withhold(all)
 	}
 }

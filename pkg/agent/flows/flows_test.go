@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -64,10 +65,28 @@ func crawls() *policy.Snapshot {
 	})})
 }
 
+// decide records a decision of s at a time, and that of audited policies if it differs.
+func (r *Recorder) decide(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
+	r.Tap(eventOf(p, d, s, would, at))
+}
+
+func eventOf(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) *event.Event {
+	ev := &event.Event{Query: policy.Query{Packet: *p}, Decision: *d, Snapshot: s, At: at, Count: 1}
+	if would != nil {
+		ev.Audit, ev.Would = event.AuditDiffers, *would
+	}
+	return ev
+}
+
+// byKernel records packets that the kernel decided.
+func (r *Recorder) byKernel(c packet.Class, d policy.Decision, s *policy.Snapshot, packets uint64) {
+	r.Tap(&event.Event{Query: policy.Query{Packet: c.Packet()}, Decision: d, Snapshot: s, At: time.Now(), Remembered: true, Count: packets})
+}
+
 // decideBy records the decision of a snapshot.
 func decideBy(r *Recorder, s *policy.Snapshot, p *packet.Packet, would *policy.Decision) {
 	d := s.Evaluate(policy.Query{Packet: *p, Learned: r.cfg.Learned})
-	r.Decided(p, &d, s, would, r.epoch)
+	r.decide(p, &d, s, would, r.epoch)
 	r.drain()
 }
 
@@ -100,7 +119,7 @@ func newRecorder() (r *Recorder, wall *time.Time, since *time.Duration) {
 
 // decide records a decision at a time since the start.
 func decide(r *Recorder, p *packet.Packet, d policy.Decision, s *policy.Snapshot, at time.Duration) {
-	r.Decided(p, &d, s, nil, r.epoch.Add(at))
+	r.decide(p, &d, s, nil, r.epoch.Add(at))
 }
 
 // lines returns records as text, without times.
@@ -196,7 +215,7 @@ func TestDecisionsThatAreAlikeAreOneFlow(t *testing.T) {
 		{"audited policies would deny it", func(r *Recorder) {
 			for _, would := range []*policy.Decision{nil, &denied, nil, &denied, &denied} {
 				d := allowed
-				r.Decided(tcp(web, db, 5432), &d, s, would, r.epoch)
+				r.decide(tcp(web, db, 5432), &d, s, would, r.epoch)
 				r.drain()
 			}
 		}, []string{
@@ -206,7 +225,7 @@ func TestDecisionsThatAreAlikeAreOneFlow(t *testing.T) {
 		{"remembered by the kernel", func(r *Recorder) {
 			decide(r, tcp(web, db, 5432), allowed, s, 0)
 			r.drain()
-			r.Remembered(packet.Class{Src: web, Dst: db, Proto: packet.TCP, Port: 5432}, allowed, s, 40)
+			r.byKernel(packet.Class{Src: web, Dst: db, Proto: packet.TCP, Port: 5432}, allowed, s, 40)
 		}, []string{"flow shop/web -> shop/db-2 TCP 5432" + byRule + "41"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -228,7 +247,7 @@ func TestAddressesOfABlockAreOneFlow(t *testing.T) {
 		decideBy(r, s, tcp(web, to, 443), nil)
 		decideBy(r, s, tcp(to, web, 80), nil)
 	}
-	r.Remembered(packet.Class{Src: web, Dst: next.Next().Next(), Proto: packet.TCP, Port: 443}, s.Evaluate(policy.Query{Packet: *tcp(web, next, 443)}), s, 10)
+	r.byKernel(packet.Class{Src: web, Dst: next.Next().Next(), Proto: packet.TCP, Port: 443}, s.Evaluate(policy.Query{Packet: *tcp(web, next, 443)}), s, 10)
 	decideBy(r, s, tcp(web, next, 443), &denied)
 	bad := netip.MustParseAddr("198.51.100.1")
 	decideBy(r, s, tcp(web, bad, 443), nil)
@@ -259,7 +278,7 @@ func TestAddressesOfABlockAreOneFlow(t *testing.T) {
 func TestDecisionsOfAnAuditAreApart(t *testing.T) {
 	b, s := newBuffer(1), clusterOf(2)
 	for _, would := range []*policy.Decision{&denied, nil, &denied, nil, nil} {
-		b.add(tcp(web, db, 80), &allowed, s, would, time.Time{})
+		b.add(eventOf(tcp(web, db, 80), &allowed, s, would, time.Time{}))
 	}
 	got := map[bool]uint64{}
 	b.drain(func(d *decided) { got[d.audited] += d.count })
@@ -297,7 +316,7 @@ func TestEveryDecisionIsCountedOrLost(t *testing.T) {
 						if random.Uint32()%4 == 0 {
 							d = denied
 						}
-						r.Decided(tcp(web, db, uint16(random.Uint32()%ports)), &d, s, nil, time.Now())
+						r.decide(tcp(web, db, uint16(random.Uint32()%ports)), &d, s, nil, time.Now())
 						if i%5000 == 0 {
 							r.Read(Filter{})
 						}
@@ -350,7 +369,7 @@ func TestTheBufferKeepsNoSnapshot(t *testing.T) {
 	b := newBuffer(1)
 	s := clusterOf(2)
 	for port := range uint16(2000) {
-		b.add(tcp(web, db, port), &denied, s, nil, time.Time{})
+		b.add(eventOf(tcp(web, db, port), &denied, s, nil, time.Time{}))
 	}
 	b.drain(func(*decided) {})
 	for i := range b.shards {
@@ -369,7 +388,7 @@ func TestDecidedDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(10000, func() {
 		port++
 		p.Dst = netip.AddrPortFrom(db, port)
-		r.Decided(p, &denied, s, nil, at)
+		r.decide(p, &denied, s, nil, at)
 	}); n != 0 {
 		t.Errorf("%v allocations for a decision", n)
 	}
@@ -574,7 +593,7 @@ func TestMemoryHasABound(t *testing.T) {
 		d, would := allowed, denied
 		d.Policy = &policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: fmt.Sprint("policy-", i)}
 		would.Policy = d.Policy
-		r.Decided(tcp(outside, from, uint16(i)), &d, s, &would, r.epoch)
+		r.decide(tcp(outside, from, uint16(i)), &d, s, &would, r.epoch)
 		if i%1000 == 0 {
 			r.drain()
 		}
@@ -719,7 +738,7 @@ func TestFilters(t *testing.T) {
 		decide(r, tcp(other, outside, uint16(port)), d, s, 0)
 	}
 	audited := allowed
-	r.Decided(tcp(other, db, 7), &audited, s, &denied, r.epoch)
+	r.decide(tcp(other, db, 7), &audited, s, &denied, r.epoch)
 	for _, tc := range []struct {
 		filter         Filter
 		flows, denials int
@@ -771,7 +790,7 @@ func TestRecordsAreDecodedAsTheyWere(t *testing.T) {
 	*since = time.Minute
 	s := clusterOf(2)
 	decide(r, tcp(web, db, 1), denied, s, 0)
-	r.Decided(tcp(web, outside, 443), &allowed, s, &denied, r.epoch)
+	r.decide(tcp(web, outside, 443), &allowed, s, &denied, r.epoch)
 	want := r.Read(Filter{})
 	want = append(want, r.Read(Filter{Rules: true})...)
 	var b bytes.Buffer
@@ -963,5 +982,19 @@ func TestRecordsOfDisputedAddresses(t *testing.T) {
 	want := map[string]uint64{"agent disputed false": 1, "flow disputed false": 1, "flow disputed true": 2, "denial disputed false": 1, "denial disputed true": 1}
 	if diff := cmp.Diff(want, counts); diff != "" {
 		t.Errorf("packets by type (-want +got):\n%s", diff)
+	}
+}
+
+// Each answer of an agent says how many late packets there were, also if there were none.
+func TestLatePacketsAreCounted(t *testing.T) {
+	r := New(Config{Registerer: prometheus.NewRegistry()})
+	for want := range uint64(3) {
+		for _, f := range []Filter{{}, {Denied: true}, {Rules: true}} {
+			records := r.Read(f)
+			if got := records[0].Late; len(records) != 1 || got == nil || *got != want {
+				t.Errorf("Read(%+v) = %+v, want %d late packets and no flow", f, records, want)
+			}
+		}
+		r.Tap(&event.Event{Late: true, Snapshot: clusterOf(0)})
 	}
 }

@@ -70,7 +70,7 @@ func TestDecisionsCountForTheirRule(t *testing.T) {
 		}, map[string]float64{byRule: 2}, map[string]float64{}},
 		{"remembered by the kernel", func(r *Recorder) {
 			decide(r, tcp(web, db, 1), allowed, clusterOf(2), 0)
-			r.Remembered(packet.Class{Src: web, Dst: db, Proto: packet.TCP, Port: 1}, allowed, clusterOf(2), 7)
+			r.byKernel(packet.Class{Src: web, Dst: db, Proto: packet.TCP, Port: 1}, allowed, clusterOf(2), 7)
 		}, map[string]float64{byRule: 8}, map[string]float64{}},
 		{"another generation and tier of the policy", func(r *Recorder) {
 			decide(r, tcp(web, db, 1), allowed, clusterOf(2), 0)
@@ -83,9 +83,9 @@ func TestDecisionsCountForTheirRule(t *testing.T) {
 		{"isolated", func(r *Recorder) { decide(r, tcp(web, db, 1), denied, clusterOf(2), 0) },
 			map[string]float64{"NetworkPolicy shop/db ingress none deny": 1}, map[string]float64{}},
 		{"no policy", func(r *Recorder) { decide(r, tcp(web, db, 1), open, clusterOf(2), 0) }, map[string]float64{}, map[string]float64{}},
-		{"audited policies", func(r *Recorder) { r.Decided(tcp(web, db, 1), &open, clusterOf(2), &denied, r.epoch) },
+		{"audited policies", func(r *Recorder) { r.decide(tcp(web, db, 1), &open, clusterOf(2), &denied, r.epoch) },
 			map[string]float64{}, map[string]float64{"NetworkPolicy shop/db ingress none deny": 1}},
-		{"audited policies of which none decides", func(r *Recorder) { r.Decided(tcp(web, db, 1), &denied, clusterOf(2), &open, r.epoch) },
+		{"audited policies of which none decides", func(r *Recorder) { r.decide(tcp(web, db, 1), &denied, clusterOf(2), &open, r.epoch) },
 			map[string]float64{"NetworkPolicy shop/db ingress none deny": 1}, map[string]float64{" / egress none allow": 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -106,17 +106,17 @@ func TestDecisionsCountForTheirRule(t *testing.T) {
 func TestRulesAreBounded(t *testing.T) {
 	r, reg, _ := newExported()
 	s := clusterOf(2)
-	r.Decided(tcp(web, db, 1), &allowed, s, &denied, r.epoch)
+	r.decide(tcp(web, db, 1), &allowed, s, &denied, r.epoch)
 	const packets = 3 * maxRules
 	for i := range packets {
 		d := allowed
 		d.Policy = &policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: fmt.Sprint(i)}
 		would := denied
 		would.Policy = d.Policy
-		r.Decided(tcp(web, db, 1), &d, s, &would, r.epoch)
+		r.decide(tcp(web, db, 1), &d, s, &would, r.epoch)
 		r.drain() // a shard has room for few decisions about one class
 	}
-	r.Decided(tcp(web, db, 1), &allowed, s, &denied, r.epoch)
+	r.decide(tcp(web, db, 1), &allowed, s, &denied, r.epoch)
 	for name, of := range map[string]struct{ first, other string }{
 		"netpol_rule_decisions_total": {"NetworkPolicy shop/db ingress 2 allow", "other /other ingress none allow"},
 		"netpol_audit_packets_total":  {"NetworkPolicy shop/db ingress none deny", "other /other ingress none deny"},

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 	"sigs.k8s.io/kube-network-policies/pkg/base/handshake"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
@@ -94,6 +95,9 @@ func NewAsker(cfg Config) *Asker {
 	cfg.Registerer.MustRegister(errors)
 	return a
 }
+
+// Tap asks for the pods that packets begin to wait for. It is an event.Tap.
+func (a *Asker) Tap(ev *event.Event) { ev.Wanted(a.Want) }
 
 // Want says that a packet waits for the pod at an address. It does not block.
 func (a *Asker) Want(addr netip.Addr) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -225,13 +226,18 @@ func (n *node) send(c packet.Class) bool {
 	n.mu.Unlock()
 	d, _ := n.evaluate(c)
 	if !d.Allowed() {
-		n.cache.Denied(c, d)
+		n.cache.Tap(lasting(c, d))
 		return false
 	}
-	if n.cache.Allowed(c, d) {
+	if n.cache.Remember(lasting(c, d)) {
 		n.kernel.accepted(c, DefaultAllowedFor)
 	}
 	return true
+}
+
+// lasting is the event of a packet whose decision the kernel may remember.
+func lasting(c packet.Class, d policy.Decision) *event.Event {
+	return &event.Event{Class: c, Decision: d, Lasting: true}
 }
 
 func class(i int) packet.Class {

@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -151,9 +152,10 @@ func New(cfg Config) *Cache {
 	return c
 }
 
-// Allowed records that the kernel will remember that class is allowed, and reports whether
-// it may. d is a lasting decision.
-func (c *Cache) Allowed(class packet.Class, d policy.Decision) bool {
+// Remember records that the kernel will remember that the class of a packet is allowed, and reports
+// whether it may. The decision is lasting.
+func (c *Cache) Remember(ev *event.Event) bool {
+	class := ev.Class
 	now, recorded := time.Now(), c.cfg.AllowedFor+slack
 	if c.recent.count(class, now, recorded) < allowedAfter {
 		return false
@@ -167,13 +169,13 @@ func (c *Cache) Allowed(class packet.Class, d policy.Decision) bool {
 	if e == nil {
 		return false
 	}
-	e.decision, e.until = d, now.Add(recorded)
+	e.decision, e.until = ev.Decision, now.Add(recorded)
 	return true
 }
 
-// Denied records that a packet of class was denied. d is a lasting decision.
-func (c *Cache) Denied(class packet.Class, d policy.Decision) {
-	if c.recent.count(class, time.Now(), recentDenials) < deniedAfter {
+// Tap records lasting decisions that deny packets. It is an event.Tap.
+func (c *Cache) Tap(ev *event.Event) {
+	if !ev.Lasting || ev.Decision.Allowed() || c.recent.count(ev.Class, time.Now(), recentDenials) < deniedAfter {
 		return
 	}
 	c.mu.Lock()
@@ -181,7 +183,7 @@ func (c *Cache) Denied(class packet.Class, d policy.Decision) {
 	if !c.enabled || len(c.pending) >= maxPending {
 		return
 	}
-	c.pending[class] = d
+	c.pending[ev.Class] = ev.Decision
 	select {
 	case c.denyNow <- struct{}{}:
 	default:

@@ -116,7 +116,7 @@ func TestLateVerdictsAreForgotten(t *testing.T) {
 		n.send(class(1))
 		d, _ := n.evaluate(class(1))
 		n.late = func() {
-			if n.cache.Allowed(class(1), d) {
+			if n.cache.Remember(lasting(class(1), d)) {
 				n.kernel.accepted(class(1), DefaultAllowedFor)
 			}
 		}

@@ -1,4 +1,4 @@
-package flows
+package enforce
 
 import (
 	"sync/atomic"
@@ -16,9 +16,9 @@ const (
 	recentWindow = time.Hour
 )
 
-// recent holds recently allowed UDP flows. It takes no lock: a flow may be missing, or be
+// queries holds recently allowed UDP flows. It takes no lock: a flow may be missing, or be
 // found although only one with an equal hash was allowed.
-type recent struct {
+type queries struct {
 	seed  packet.Seed
 	epoch time.Time
 	// A slot holds 20 bits of a hash and the minute since epoch in 12 bits, which wraps after
@@ -32,29 +32,29 @@ const (
 )
 
 // word returns the slot for the flow of p, and its value if a packet is allowed at this time.
-func (r *recent) word(p *packet.Packet, at time.Time) (slot *atomic.Uint32, word uint32) {
-	hash := p.Hash(r.seed)
-	minute := uint32(at.Sub(r.epoch)/time.Minute) & maxMinute
-	return &r.slots[hash%recentSlots], uint32(hash>>32)&^maxMinute | minute
+func (q *queries) word(p *packet.Packet, at time.Time) (slot *atomic.Uint32, word uint32) {
+	hash := p.Hash(q.seed)
+	minute := uint32(at.Sub(q.epoch)/time.Minute) & maxMinute
+	return &q.slots[hash%recentSlots], uint32(hash>>32)&^maxMinute | minute
 }
 
 // add records that a packet of the flow of p was allowed.
-func (r *recent) add(p *packet.Packet, at time.Time) {
-	slot, word := r.word(p, at)
+func (q *queries) add(p *packet.Packet, at time.Time) {
+	slot, word := q.word(p, at)
 	slot.Store(word)
 }
 
 // has reports whether a packet of the flow of p was allowed recently.
-func (r *recent) has(p *packet.Packet, at time.Time) bool {
-	slot, now := r.word(p, at)
+func (q *queries) has(p *packet.Packet, at time.Time) bool {
+	slot, now := q.word(p, at)
 	word := slot.Load()
 	age := time.Duration((now-word)&maxMinute) * time.Minute
 	return word != 0 && word&^maxMinute == now&^maxMinute && age <= recentWindow
 }
 
-// Answers reports whether p may be an answer: it is in the reverse direction of a recently
+// answers reports whether p may be an answer: it is in the reverse direction of a recently
 // allowed UDP flow. The destination port of p is ignored, because the kernel remembers
-// verdicts without it. Answers does not block or allocate.
-func (r *Recorder) Answers(p *packet.Packet, at time.Time) bool {
-	return r.recent.has(&packet.Packet{Src: p.Dst, Dst: p.Src, Proto: p.Proto}, at)
+// verdicts without it. answers does not block or allocate.
+func (q *queries) answers(p *packet.Packet, at time.Time) bool {
+	return q.has(&packet.Packet{Src: p.Dst, Dst: p.Src, Proto: p.Proto}, at)
 }

@@ -1,4 +1,4 @@
-package enforce
+package packets
 
 import (
 	"math/bits"

@@ -1,12 +1,11 @@
-package flows
+package enforce
 
 import (
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -38,46 +37,23 @@ func TestAnswers(t *testing.T) {
 		{"of another protocol", policy.Allow, tcp, 0, false},
 		{"to a query that was denied", policy.Deny, answer, 0, false},
 	} {
-		for decider, decide := range map[string]func(r *Recorder, d policy.Decision, s *policy.Snapshot){
-			"agent": func(r *Recorder, d policy.Decision, s *policy.Snapshot) { r.Decided(&query, &d, s, nil, r.epoch) },
-			"kernel": func(r *Recorder, d policy.Decision, s *policy.Snapshot) {
-				r.Remembered(packet.Class{Src: query.Src.Addr(), Dst: query.Dst.Addr(), Proto: packet.UDP, Port: 53}, d, s, 1)
+		for decider, report := range map[string]func(e *Enforcer, d policy.Decision, s *policy.Snapshot){
+			"agent": func(e *Enforcer, d policy.Decision, s *policy.Snapshot) {
+				e.report(&event.Event{Query: policy.Query{Packet: query}, Decision: d, Snapshot: s, At: e.queries.epoch})
+			},
+			"kernel": func(e *Enforcer, d policy.Decision, _ *policy.Snapshot) {
+				e.Remembered(packet.Class{Src: query.Src.Addr(), Dst: query.Dst.Addr(), Proto: packet.UDP, Port: 53}, d, 1)
 			},
 		} {
 			t.Run(tc.name+"/"+decider, func(t *testing.T) {
-				r := New(Config{Registerer: prometheus.NewRegistry()})
-				r.recent.seed = 1 // these flows have different slots
-				decide(r, policy.Decision{Action: tc.query}, policy.New(policy.Model{}))
-				if got := r.Answers(&tc.next, r.epoch.Add(tc.after)); got != tc.want {
+				e, s := New(Config{}), policy.New(policy.Model{})
+				e.Swap(s)
+				e.queries.seed = 1 // these flows have different slots
+				report(e, policy.Decision{Action: tc.query}, s)
+				if got := e.queries.answers(&tc.next, e.queries.epoch.Add(tc.after)); got != tc.want {
 					t.Errorf("%v answers %v: %v, want %v", tc.next, query, got, tc.want)
 				}
 			})
 		}
-	}
-}
-
-func TestRecentFlowsDoNotAllocate(t *testing.T) {
-	r := New(Config{Registerer: prometheus.NewRegistry()})
-	p := packet.Packet{Src: netip.MustParseAddrPort("10.0.0.1:40000"), Dst: netip.MustParseAddrPort("10.0.0.2:53"), Proto: packet.UDP}
-	if n := testing.AllocsPerRun(100, func() {
-		r.recent.add(&p, r.epoch)
-		r.Answers(&p, r.epoch)
-		r.Late()
-	}); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
-// Each answer of an agent says how many late packets there were, also if there were none.
-func TestLatePacketsAreCounted(t *testing.T) {
-	r := New(Config{Registerer: prometheus.NewRegistry()})
-	for want := range uint64(3) {
-		for _, f := range []Filter{{}, {Denied: true}, {Rules: true}} {
-			records := r.Read(f)
-			if got := records[0].Late; len(records) != 1 || got == nil || *got != want {
-				t.Errorf("Read(%+v) = %+v, want %d late packets and no flow", f, records, want)
-			}
-		}
-		r.Late()
 	}
 }

@@ -1,4 +1,4 @@
-package enforce
+package packets
 
 import (
 	"net/netip"
@@ -6,23 +6,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// failure is a reason why no policy decided a packet.
-type failure int
-
-const (
-	noSnapshot failure = iota
-	unparsable
-	unknownPod
-	notEvaluated
-)
-
 var (
-	failureNames  = [...]string{noSnapshot: "no_snapshot", unparsable: "unparsable", unknownPod: "unknown_pod", notEvaluated: "not_evaluated"}
-	verdictNames  = [...]string{Drop: "drop", Accept: "accept"}
+	failureNames  = [...]string{event.NoSnapshot: "no_snapshot", event.Unparsable: "unparsable", event.UnknownPod: "unknown_pod", event.NotEvaluated: "not_evaluated", event.Repeated: ""}
+	verdictNames  = [...]string{event.Drop: "drop", event.Accept: "accept"}
 	familyNames   = [...]string{familyUnknown: "unknown", familyIPv4: "IPv4", familyIPv6: "IPv6"}
 	protocolNames = [...]string{protoOther: "other", protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP", protoICMP: "ICMP", protoICMPv6: "ICMPv6", protoHidden: "hidden"}
 )
@@ -52,6 +43,7 @@ type metrics struct {
 	late      [len(protocolNames)][len(verdictNames)]prometheus.Counter
 
 	namesRefused prometheus.Counter
+	undecided    prometheus.Counter // by audited policies
 	disputed     [len(verdictNames)]prometheus.Counter
 }
 
@@ -103,7 +95,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "netpol_late_packets_total",
 		Help: "Packets decided that do not begin a connection.",
 	}, []string{"protocol", "verdict"})
-	m := &metrics{namesRefused: prometheus.NewCounter(prometheus.CounterOpts{
+	m := &metrics{undecided: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "netpol_audit_undecided_packets_total",
+		Help: "Packets for which the verdict of audited policies is not known.",
+	}), namesRefused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_names_refused_packets_total",
 		Help: "Packets denied because domain names do not match the address: of a pod or node, link-local, or of a metadata service.",
 	})}
@@ -111,7 +106,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "netpol_disputed_packets_total",
 		Help: "First packets whose peer may be one of several pods, because statuses disagree about its address. They are dropped if they are denied for one of these pods.",
 	}, []string{"verdict"})
-	reg.MustRegister(m, count, decisions, failures, late, m.namesRefused, disputed)
+	reg.MustRegister(m, count, decisions, failures, late, m.namesRefused, m.undecided, disputed)
 	for v, verdict := range verdictNames {
 		m.disputed[v] = disputed.WithLabelValues(verdict)
 	}
@@ -134,8 +129,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.setDecisions(decisions)
 	for f, name := range failureNames {
 		for v, verdict := range verdictNames {
-			if failure(f) == notEvaluated && Result(v) == Accept {
-				continue // no flag accepts these
+			if name == "" || event.Failure(f) == event.NotEvaluated && event.Result(v) == event.Accept {
+				continue // no failure, or no flag accepts these
 			}
 			m.failures[f][v] = failures.WithLabelValues(name, verdict)
 		}
@@ -171,61 +166,58 @@ func possible(protocol, family int) bool {
 	return family != familyUnknown
 }
 
-// observe counts a decided packet. A packet that could not be parsed is the zero Packet and
-// counts as protocol "other" of family "unknown". ICMP in IPv6 and ICMPv6 in IPv4 have no
-// meaning and count as "other", too.
-func (m *metrics) observe(p packet.Packet, r Result, duration time.Duration) {
-	protocol, family := protocolLabel(p.Proto), family(p.Src.Addr())
+// count counts a packet that has its verdict, or that the kernel decided. A packet that could not be
+// parsed is the zero Packet and counts as protocol "other" of family "unknown". ICMP in IPv6 and ICMPv6
+// in IPv4 have no meaning and count as "other", too.
+func (m *metrics) count(ev *event.Event) {
+	protocol, family := protocolLabel(ev.Packet.Proto), family(ev.Packet.Src.Addr())
 	if !possible(protocol, family) {
 		protocol = protoOther
 	}
+	verdict := event.Drop
+	if ev.Result.Accepts() {
+		verdict = event.Accept
+	}
 	pm := &m.packets[protocol][family]
-	pm.latency.observe(duration)
-	pm.count[verdictLabel(r)].Inc()
-}
-
-// remembered counts packets of a class that the kernel decided.
-func (m *metrics) remembered(c packet.Class, d policy.Decision, packets uint64) {
-	r := Drop
-	if d.Allowed() {
-		r = Accept
+	if !ev.Remembered {
+		pm.latency.observe(ev.Latency)
 	}
-	m.packets[protocolLabel(c.Proto)][family(c.Src)].count[r].Add(float64(packets))
-	m.decided(d, float64(packets))
-}
-
-// verdictLabel returns the index of the verdict of r.
-func verdictLabel(r Result) Result {
-	switch r {
-	case Remember:
-		return Accept
-	case Reject:
-		return Drop
+	pm.count[verdict].Add(float64(ev.Count))
+	if ev.Late {
+		m.late[protocolLabel(ev.Packet.Proto)][verdict].Inc()
 	}
-	return r
+	switch {
+	case ev.Failure == event.NoFailure:
+		m.decided(ev)
+	case failureNames[ev.Failure] != "" && (verdict == event.Accept || !ev.Late):
+		m.failures[ev.Failure][verdict].Inc()
+	}
 }
 
-// decided counts packets that were decided as d.
-func (m *metrics) decided(d policy.Decision, packets float64) {
-	m.decisions[d.Action][d.Tier][d.Direction].Add(packets)
-	if !d.Disputed {
+// decided counts a packet that policies decided as an attempt to connect.
+func (m *metrics) decided(ev *event.Event) {
+	if ev.Late || ev.Related {
 		return
 	}
-	verdict := Drop
-	if d.Allowed() {
-		verdict = Accept
+	d, packets := &ev.Decision, float64(ev.Count)
+	m.decisions[d.Action][d.Tier][d.Direction].Add(packets)
+	if d.Disputed {
+		m.disputed[verdictOf(d)].Add(packets)
 	}
-	m.disputed[verdict].Add(packets)
+	if ev.Audit == event.AuditUndecided {
+		m.undecided.Inc()
+	}
+	if !ev.Remembered && !d.Allowed() && d.Direction == policy.Egress && ev.Snapshot.NamesRefused(ev.Query) {
+		m.namesRefused.Inc()
+	}
 }
 
-// failure counts a packet to which a failure policy applies, and returns the result.
-func (m *metrics) failure(f failure, open bool) Result {
-	r := Drop
-	if open {
-		r = Accept
+// verdictOf returns the verdict of a decision.
+func verdictOf(d *policy.Decision) event.Result {
+	if d.Allowed() {
+		return event.Accept
 	}
-	m.failures[f][r].Inc()
-	return r
+	return event.Drop
 }
 
 func protocolLabel(p packet.Proto) int {
