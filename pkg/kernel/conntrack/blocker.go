@@ -22,42 +22,8 @@ const (
 	// minInterval is the least time between the starts of two checks; changes that arrive
 	// meanwhile share one. It adds to the time that a newly denied connection continues.
 	minInterval = 20 * time.Millisecond
-	// In the long run checks use a tenth of a core. After a quiet time they may use burst of
-	// CPU time without delay. When it is used up, each check is followed by a pause of up to
-	// restShare times its CPU time. The pause is at most maxRest, or minPassInterval where the
-	// kernel ignores filters. So that denied connections do not go on for that long, a change
-	// waits for no more than maxRest, or the CPU time of the check before: half of a core.
-	restShare = 9
-	burst     = 2 * time.Second
-	maxRest   = 750 * time.Millisecond
-	// Blocked connections are listed again after soonAfter and againAfter: a packet may have
-	// been accepted just before the check and have created its entry just after it, delayed by
-	// a busy CPU, or the connection may have been offloaded meanwhile. The connections of newly
-	// selected addresses are listed once more after lateAfter: by then the nftables table
-	// queues the packets of new ones.
-	soonAfter  = 50 * time.Millisecond
-	againAfter = 500 * time.Millisecond
-	lateAfter  = 5 * time.Second
-
-	// minPassInterval is the least time between the starts of two passes. Because a pass
-	// lists the whole table, the pause after it is also at least restShare times its CPU time.
-	minPassInterval = 5 * time.Second
-	// retryInterval is as long, because a retry makes a pass, too.
-	retryInterval = 5 * time.Second
-	// minDrift bounds how long a missed connection keeps a wrong mark: the kernel may move
-	// entries while it lists them, and when two processes write a mark at the same time, one
-	// of the writes is lost. Large tables are listed less often: every driftShare times the
-	// CPU time of a pass, up to maxDrift.
-	minDrift   = time.Minute
-	maxDrift   = 4 * time.Minute
-	driftShare = 100
 	// passTimeout ends a pass if the kernel does not answer.
 	passTimeout = 30 * time.Second
-
-	// agentsInterval is how often the Blocker checks whether another agent still accepts
-	// packets, once there was one.
-	agentsInterval = time.Second
-
 	// slack is how much longer than Config.AcceptedFor a class stays known after the last
 	// accepted packet.
 	slack = 10 * time.Second
@@ -169,11 +135,10 @@ type Blocker struct {
 	mu      sync.Mutex
 	desired *Evaluator    // the latest, nil before the first
 	change  Change        // since the last sync
-	changed chan struct{} // has something if change does
-	recheck bool
-	since   Change      // since the last call of Settled
-	waiting []*settling // calls of Settled that the next sync takes
-	missing int         // passes without which marks may be wrong
+	recheck bool          // a call of Recheck since
+	since   Change        // since the last call of Settled
+	calls   []*settlement // of Settled, since the last sync
+	missing bool          // passes without which marks may be wrong
 
 	sockets        sockets
 	overrideKernel func(context.Context, Overrides) error
@@ -185,30 +150,19 @@ type Blocker struct {
 	cpuTime   func() time.Duration // that the calling thread has used
 
 	// Owned by sync.
-	evaluator        Evaluator // the latest
-	overrides        overrides
-	todo             work
-	live             liveListed
-	known            *knownClasses
-	fresh            []class // known classes with packets accepted since the last evaluation
-	local            addrSet // the node's addresses at the last listing
-	unfiltered       unfiltered
-	noStatus         bool // the kernel does not filter by status
-	relistings       []relisting
-	settling         []*settling
-	readAt           time.Time // when to read what the previous Evaluator accepted; zero after that
-	covered          bool      // a pass is planned for the last change
-	passes           int       // completed
-	complete         bool      // the overrides of earlier agents have ended
-	listings         int       // begun
-	passWanted       bool      // a pass is needed
-	secondPassWanted bool      // and a second one after it
-	earliestPass     time.Time // when the next pass may begin
-	routinePass      time.Time // when a pass is due even if nothing has changed
-	otherAgent       bool      // another agent may accept packets
-	restAtMost       time.Duration
-	budget           budget
-	timer            *time.Timer
+	evaluator  Evaluator // the latest
+	overrides  overrides
+	todo       work
+	live       liveListed
+	known      *knownClasses
+	fresh      []class // known classes with packets accepted since the last evaluation
+	local      addrSet // the node's addresses at the last listing
+	unfiltered unfiltered
+	noStatus   bool // the kernel does not filter by status
+	complete   bool // the overrides of earlier agents have ended
+	listed     int  // listings that have begun
+	schedule   schedule
+	timer      *time.Timer
 }
 
 // New returns a Blocker that has not touched the kernel yet.
@@ -217,25 +171,23 @@ func New(cfg Config) (*Blocker, error) {
 		return nil, fmt.Errorf("conntrack: %w", err)
 	}
 	b := &Blocker{
-		mark:             cfg.Mark,
-		acceptedFor:      cfg.AcceptedFor,
-		alone:            cfg.Alone,
-		overrideKernel:   cfg.Override,
-		overrides:        newOverrides(),
-		metrics:          newMetrics(cfg.Registerer),
-		created:          time.Now(),
-		count:            countEntries,
-		nodeAddrs:        interfaceAddrs,
-		cpuTime:          threadTime,
-		changed:          make(chan struct{}, 1),
-		known:            newKnownClasses(maxKnown),
-		unfiltered:       make(unfiltered),
-		missing:          2,
-		passWanted:       true,
-		secondPassWanted: true, // an earlier agent may accept packets during the first pass
+		mark:           cfg.Mark,
+		acceptedFor:    cfg.AcceptedFor,
+		alone:          cfg.Alone,
+		overrideKernel: cfg.Override,
+		overrides:      newOverrides(),
+		metrics:        newMetrics(cfg.Registerer),
+		created:        time.Now(),
+		count:          countEntries,
+		nodeAddrs:      interfaceAddrs,
+		cpuTime:        threadTime,
+		known:          newKnownClasses(maxKnown),
+		unfiltered:     make(unfiltered),
+		schedule:       newSchedule(),
+		missing:        true,
 	}
 	b.open = b.sockets.open
-	b.runner = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: retryInterval}, b.sync)
+	b.runner = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: minPassInterval}, b.sync)
 	b.accepted = newAccepted(b.runner.Poke)
 	return b, nil
 }
@@ -248,7 +200,6 @@ func (b *Blocker) Set(evaluate Evaluator, change Change) {
 	b.desired = &evaluate
 	b.change.add(change)
 	b.remember(change)
-	runner.Signal(b.changed)
 	b.mu.Unlock()
 	b.runner.Poke()
 }
@@ -305,10 +256,6 @@ func (b *Blocker) takeChange() (*Evaluator, Change) {
 	defer b.mu.Unlock()
 	change := b.change
 	b.change = Change{}
-	select {
-	case <-b.changed:
-	default:
-	}
 	return b.desired, change
 }
 
@@ -317,155 +264,87 @@ func (b *Blocker) second(t time.Time) uint32 { return uint32(max(0, t.Sub(b.crea
 
 // sync is one run of the runner.
 func (b *Blocker) sync(ctx context.Context) error {
-	b.takeWaiting() // before the change, which precedes the call of Settled
+	b.takeCalls() // before the change, which precedes the call of Settled
 	evaluate, change := b.takeChange()
 	if evaluate == nil {
 		return nil
 	}
 	start, used := time.Now(), b.cpuTime()
-	b.restAtMost = maxRest
-	passes := b.passes
-	err := b.apply(ctx, *evaluate, change)
+	passed, err := b.apply(ctx, *evaluate, change)
 	if err != nil {
-		b.passWanted, b.secondPassWanted = true, true
+		b.schedule.lose(2)
 	}
-	b.settle(start, err, b.passes > passes)
-	b.ignoreAccepted.Store(b.known.full)
-	b.wakeUp()
-	took := b.cpuTime() - used
-	return errors.Join(err, b.rest(ctx, b.budget.spend(time.Now(), took, b.restAtMost), max(maxRest, took)))
-}
-
-// rest waits for d. Changes that come meanwhile are noticed at once. After atMost, one whose marks cannot be
-// overridden ends it.
-func (b *Blocker) rest(ctx context.Context, d, atMost time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	end, early := time.After(d), time.After(atMost)
-	for waits := false; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-end:
-			return nil
-		case <-early:
-			early, atMost = nil, 0
-			if waits {
-				return nil
-			}
-		case <-b.changed:
-			if err := b.noticeChange(ctx); err != nil {
-				b.passWanted, b.secondPassWanted = true, true
-				return err
-			}
-			waits = waits || b.todo.urgent
-			if waits && atMost == 0 {
-				return nil
-			}
-		}
-	}
-}
-
-// apply checks the change, makes a pass if one is due, and then checks the changes that arrived
-// during the pass. The check comes first, because a pass may take seconds, and because only a
-// check lists the connections that it blocked again.
-func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) error {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-	b.noteRecheck()
-	b.noteOtherAgents()
-	b.readAccepted()
-	b.noteChange(change)
-	if err := b.check(ctx, evaluate, change); err != nil || !b.passIsDue() {
-		return err
-	}
-	if err := b.timedPass(ctx, evaluate); err != nil {
-		return err
-	}
-	return errors.Join(b.noticeChange(ctx), b.listWork(ctx))
-}
-
-// noteChange plans a pass for a change if classes are missing. Classes may also get lost shortly
-// after the change, while packets are still accepted by the previous Evaluator.
-func (b *Blocker) noteChange(change Change) {
 	now := time.Now()
-	if !change.empty() {
-		b.readAt, b.covered = now.Add(againAfter), false
-	}
-	if !b.readAt.IsZero() && !b.covered && (b.known.full || b.otherAgent) {
-		b.passWanted, b.secondPassWanted, b.covered = true, true, true
-	}
-	if !now.Before(b.readAt) {
-		b.readAt = time.Time{}
-	}
+	b.schedule.settle(start, now, passed, err)
+	b.schedule.charge(now, b.cpuTime()-used)
+	b.ignoreAccepted.Store(b.known.full)
+	b.mu.Lock()
+	b.missing = b.schedule.missing > 0
+	b.mu.Unlock()
+	b.wakeUp()
+	return err
 }
 
-// timedPass makes a pass, and sets the earliest and latest time of the next one.
-func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
-	start, before := time.Now(), b.cpuTime()
-	err := b.pass(ctx, evaluate)
-	used := b.cpuTime() - before
-	b.metrics.countPass(err)
-	b.earliestPass = start.Add(max(minPassInterval, (1+restShare)*used))
-	if err != nil {
-		return err
-	}
-	b.passes++
-	b.passWanted, b.secondPassWanted = b.secondPassWanted, false
-	b.routinePass = start.Add(min(max(minDrift, driftShare*used), maxDrift))
-	return nil
-}
-
-// noteRecheck plans a pass for Recheck. It is not called during a pass, which may already have
-// listed the connections in question.
-func (b *Blocker) noteRecheck() {
+// takeCalls notes the calls of Settled and Recheck since the last sync. A pass that has begun may already
+// have listed the connections of a Recheck.
+func (b *Blocker) takeCalls() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.schedule.calls = append(b.schedule.calls, b.calls...)
+	b.calls = nil
 	if b.recheck {
-		b.passWanted, b.missing = true, max(b.missing, 1)
+		b.schedule.lose(1)
 	}
-	b.recheck = false
+	b.missing, b.recheck = b.missing || b.recheck, false
 }
 
-// noteOtherAgents plans a pass when the other agents have stopped accepting packets.
-func (b *Blocker) noteOtherAgents() {
-	alone := b.alone == nil || b.alone()
-	b.passWanted = b.passWanted || b.otherAgent && alone
-	b.otherAgent = !alone
-}
-
-// passIsDue reports whether a pass is needed and may begin.
-func (b *Blocker) passIsDue() bool {
+// apply notices the change, and unless that has to wait sets marks, makes a pass if one is due, and then
+// checks the changes that arrived during the pass. The check comes first, because a pass may take seconds,
+// and because only a check lists the connections that it blocked again.
+func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) (passed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	b.schedule.beside(time.Now(), b.alone != nil && !b.alone())
+	b.readAccepted()
+	b.noteChange(change)
+	b.evaluator = evaluate
+	err = b.notice(ctx, change)
+	if b.schedule.resting(time.Now()) {
+		return false, err
+	}
+	b.schedule.work()
+	err = errors.Join(err, b.listWork(ctx))
 	now := time.Now()
-	return b.passWanted && !now.Before(b.earliestPass) || b.passes > 0 && !now.Before(b.routinePass)
+	if err != nil || !b.schedule.due(passDue, now) && !b.schedule.due(routineDue, now) {
+		return false, err
+	}
+	if err := b.timedPass(ctx); err != nil {
+		return false, err
+	}
+	return true, errors.Join(b.noticeChange(ctx), b.listWork(ctx))
+}
+
+// noteChange notes that connections of change may have to be evaluated.
+func (b *Blocker) noteChange(change Change) {
+	beside := !b.schedule.agents.IsZero()
+	b.schedule.change(time.Now(), !change.empty(), b.known.full || beside)
+}
+
+// timedPass makes a pass, and sets the time of the next one.
+func (b *Blocker) timedPass(ctx context.Context) error {
+	start, before := time.Now(), b.cpuTime()
+	err := b.pass(ctx)
+	b.schedule.passed(start, b.cpuTime()-before, err)
+	b.metrics.countPass(err)
+	return err
 }
 
 // wakeUp schedules the next sync if no change comes first.
 func (b *Blocker) wakeUp() {
-	next := b.earliestPass
-	if !b.passWanted {
-		next = b.routinePass
-	}
-	if len(b.todo.filters) > 0 {
-		next = time.Now()
-	}
-	if soon := time.Now().Add(agentsInterval); b.otherAgent && soon.Before(next) {
-		next = soon
-	}
-	if !b.readAt.IsZero() && b.readAt.Before(next) {
-		next = b.readAt
-	}
-	for _, r := range b.relistings {
-		if r.at.Before(next) {
-			next = r.at
-		}
-	}
-	if settled := b.nextSettling(); !settled.IsZero() && settled.Before(next) {
-		next = settled
-	}
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	b.timer = time.AfterFunc(time.Until(next), b.runner.Poke)
+	if next, _, ok := b.schedule.next(); ok {
+		b.timer = time.AfterFunc(time.Until(next), b.runner.Poke)
+	}
 }

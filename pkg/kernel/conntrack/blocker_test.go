@@ -67,7 +67,7 @@ func TestPassSetsOneBit(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b, f := newFake(t)
 			f.add(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80").mark = tt.before
-			if err := b.pass(testContext(t), always(tt.verdict, nil)); err != nil {
+			if err := runPass(t, b, always(tt.verdict, nil)); err != nil {
 				t.Fatal(err)
 			}
 			if got := f.marks()[0]; got != tt.want {
@@ -100,7 +100,7 @@ func TestFlowsToManyAreBlockedAtTheNode(t *testing.T) {
 				src = "[fd00::1]:40000"
 			}
 			f.add(packet.UDP, src, dst)
-			err := b.pass(testContext(t), func(_ packet.Packet, toHost bool) Verdict {
+			err := runPass(t, b, func(_ packet.Packet, toHost bool) Verdict {
 				if toHost == toNode {
 					return Block
 				}
@@ -140,7 +140,7 @@ func TestPassWritesOnlyChanges(t *testing.T) {
 		{"none is denied any more", deny(), []uint32{0, 0, 0}, 2},
 	} { // consecutive steps
 		f.writes = 0
-		if err := b.pass(testContext(t), tt.evaluate); err != nil {
+		if err := runPass(t, b, tt.evaluate); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.marks(); !slices.Equal(got, tt.wantMarks) || f.writes != tt.wantWrites {
@@ -175,7 +175,7 @@ func TestPassEvaluatesFirstPackets(t *testing.T) {
 			b, f := newFake(t)
 			f.add(tt.proto, tt.src, tt.dst)
 			var evaluated []string
-			if err := b.pass(testContext(t), always(Block, &evaluated)); err != nil {
+			if err := runPass(t, b, always(Block, &evaluated)); err != nil {
 				t.Fatal(err)
 			}
 			var want []string
@@ -206,7 +206,7 @@ func TestPassNeverBlocksTheNode(t *testing.T) {
 		f.add(packet.TCP, ends[0], ends[1]).mark = testMark
 	}
 	var evaluated []string
-	if err := b.pass(testContext(t), always(Block, &evaluated)); err != nil || len(evaluated) > 0 {
+	if err := runPass(t, b, always(Block, &evaluated)); err != nil || len(evaluated) > 0 {
 		t.Fatalf("%v; evaluated %q", err, evaluated)
 	}
 	for i, mark := range f.marks() {
@@ -215,7 +215,7 @@ func TestPassNeverBlocksTheNode(t *testing.T) {
 		}
 	}
 	b.nodeAddrs = func() (addrSet, error) { return nil, errors.New("no answer") }
-	if err := b.pass(testContext(t), always(Block, nil)); err == nil || err.Error() != "list the node's addresses: no answer" {
+	if err := runPass(t, b, always(Block, nil)); err == nil || err.Error() != "list the node's addresses: no answer" {
 		t.Errorf("without the node's addresses: %v", err)
 	}
 }
@@ -226,7 +226,7 @@ func TestPassReportsConnectionsToTheNode(t *testing.T) {
 		f.add(packet.TCP, map[bool]string{false: "10.0.0.2:40000", true: "[fd00::2]:40000"}[dst[0] == '['], dst)
 	}
 	var evaluated []string
-	if err := b.pass(testContext(t), always(Block, &evaluated)); err != nil {
+	if err := runPass(t, b, always(Block, &evaluated)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -247,7 +247,7 @@ func TestPassReportsConnectionsToTheNode(t *testing.T) {
 func TestPassBlocksExpectedConnections(t *testing.T) {
 	b, f := newFake(t)
 	f.add(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80").status = statusExpected
-	if err := b.pass(testContext(t), always(Block, nil)); err != nil || f.marks()[0] != testMark {
+	if err := runPass(t, b, always(Block, nil)); err != nil || f.marks()[0] != testMark {
 		t.Errorf("mark %#x, %v", f.marks()[0], err)
 	}
 }
@@ -281,14 +281,14 @@ func TestPickedUpConnections(t *testing.T) {
 			f.add(packet.TCP, tt.src, tt.dst).pickedUp = true
 			f.add(packet.TCP, tt.src, tt.dst)
 			for range 2 {
-				if err := b.pass(testContext(t), tt.evaluate); err != nil {
+				if err := runPass(t, b, tt.evaluate); err != nil {
 					t.Fatal(err)
 				}
 				if got := f.marks(); !slices.Equal(got, tt.want) {
 					t.Errorf("marks %#x, want %#x", got, tt.want)
 				}
 			}
-			if err := b.pass(testContext(t), always(Unblock, nil)); err != nil || !slices.Equal(f.marks(), []uint32{0, 0}) {
+			if err := runPass(t, b, always(Unblock, nil)); err != nil || !slices.Equal(f.marks(), []uint32{0, 0}) {
 				t.Errorf("marks %#x after they are allowed, %v", f.marks(), err)
 			}
 		})
@@ -302,7 +302,7 @@ func TestPassToleratesConnectionsThatEnd(t *testing.T) {
 	f.onChange = func(f *fakeTable) {
 		f.rows = slices.DeleteFunc(f.rows, func(e entry) bool { return e.original.port == 1 })
 	}
-	if err := b.pass(testContext(t), always(Block, nil)); err != nil {
+	if err := runPass(t, b, always(Block, nil)); err != nil {
 		t.Error(err)
 	}
 	if got := f.marks(); !slices.Equal(got, []uint32{testMark}) {
@@ -324,7 +324,7 @@ func TestPassContinuesAfterErrors(t *testing.T) {
 		}
 		return Block
 	}
-	err := b.pass(testContext(t), panics)
+	err := runPass(t, b, panics)
 	if err == nil || !strings.HasPrefix(err.Error(), "evaluate TCP 10.0.0.1:1 -> 10.0.0.2:80: panic: defect") || !strings.HasSuffix(err.Error(), "(and 1 more errors)") {
 		t.Errorf("got %v", err)
 	}
@@ -332,7 +332,7 @@ func TestPassContinuesAfterErrors(t *testing.T) {
 		t.Errorf("marks %#x", got)
 	}
 	f.broken, f.refused = nil, errors.New("not permitted")
-	if err := b.pass(testContext(t), always(Unblock, nil)); err == nil || err.Error() != "not permitted" {
+	if err := runPass(t, b, always(Unblock, nil)); err == nil || err.Error() != "not permitted" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// maxAgain bounds the filters that wait to be listed again.
-const maxAgain = 4 * maxFiltered
-
 // readAccepted adds the classes of accepted packets to the known classes.
 func (b *Blocker) readAccepted() {
 	classes, lost := b.accepted.read()
@@ -30,24 +27,10 @@ func (b *Blocker) readAccepted() {
 	}
 }
 
-// relisting is a filter whose connections will be listed again.
-type relisting struct {
-	filter
-	at time.Time // when the listing is due
-}
-
-// work is what changes have left to list.
+// work is what the planned listings will set.
 type work struct {
-	filters            []filter
 	blocked, unblocked []class // with connections whose marks are wrong
 	live               bool    // some connections are denied
-	urgent             bool    // some wrong marks are not overridden
-}
-
-// check makes the kernel follow change, and then sets the marks of the connections that it concerns.
-func (b *Blocker) check(ctx context.Context, evaluate Evaluator, change Change) error {
-	b.evaluator = evaluate
-	return errors.Join(b.notice(ctx, change), b.listWork(ctx))
 }
 
 // noticeChange notices what has changed since the last call.
@@ -83,7 +66,7 @@ func (b *Blocker) notice(ctx context.Context, change Change) error {
 		all := b.deny(denied, &o)
 		b.decideClassesAgain(allowed, &o)
 		b.todo.live = b.todo.live || len(denied) > 0
-		b.todo.urgent = !b.override(ctx, o) || !all || len(allowed) > 0 || b.todo.urgent
+		b.schedule.urgent = !b.override(ctx, o) || !all || len(allowed) > 0 || b.schedule.urgent
 		b.listLive(ctx, &faults)
 		if q.empty() {
 			break
@@ -94,7 +77,7 @@ func (b *Blocker) notice(ctx context.Context, change Change) error {
 			b.begin(ctx, newer, &q, &faults)
 		}
 	}
-	b.schedule(blocked, unblocked)
+	b.planListings(blocked, unblocked)
 	return faults.err()
 }
 
@@ -108,27 +91,26 @@ func (b *Blocker) begin(ctx context.Context, change Change, q *classQueue, fault
 		b.decideAgain(b.suspects(change), &o)
 	}
 	b.todo.live = b.todo.live || len(o.Closed) > 0
-	b.todo.urgent = !b.override(ctx, o) || b.todo.urgent
 	now := time.Now()
 	filters := change.filters()
 	for _, f := range filters {
-		b.listAgain(f, now.Add(lateAfter))
-		b.listAgain(f, now.Add(againAfter))
+		b.schedule.list(f, now.Add(lateAfter))
+		b.schedule.list(f, now.Add(againAfter))
 	}
-	b.todo.filters = append(b.todo.filters, filters...)
-	b.todo.urgent = b.todo.urgent || len(filters) > 0
+	b.schedule.listNow(filters, now)
+	b.schedule.urgent = !b.override(ctx, o) || len(filters) > 0 || b.schedule.urgent
 	q.add(b.known, change, b.fresh)
 	b.fresh = b.fresh[:0]
 }
 
-// schedule plans the listings of the connections of these classes.
-func (b *Blocker) schedule(blocked, unblocked []uint32) {
+// planListings plans the listings of the connections of these classes.
+func (b *Blocker) planListings(blocked, unblocked []uint32) {
 	now := time.Now()
-	b.todo.filters = append(b.todo.filters, b.filters(slices.Concat(blocked, unblocked))...)
 	for _, f := range b.filters(blocked) {
-		b.listAgain(f, now.Add(againAfter))
-		b.listAgain(f, now.Add(soonAfter))
+		b.schedule.list(f, now.Add(againAfter))
+		b.schedule.list(f, now.Add(soonAfter))
 	}
+	b.schedule.listNow(b.filters(slices.Concat(blocked, unblocked)), now)
 	for _, i := range blocked {
 		b.todo.blocked = append(b.todo.blocked, b.known.slots[i].class)
 	}
@@ -152,10 +134,10 @@ func (b *Blocker) listLive(ctx context.Context, faults *faults) {
 			faults.add(err)
 		}
 	}
-	if b.todo.live || b.todo.urgent {
+	if b.todo.live || b.schedule.urgent {
 		list(statusOffload, &b.live.offloaded)
 	}
-	if b.todo.urgent {
+	if b.schedule.urgent {
 		list(statusAssured, &b.live.assured)
 	}
 }
@@ -163,14 +145,13 @@ func (b *Blocker) listLive(ctx context.Context, faults *faults) {
 // listWork sets the marks of the connections that changes have left to list, and of those whose listing is
 // due.
 func (b *Blocker) listWork(ctx context.Context) error {
-	start := time.Now()
+	filters := b.schedule.takeListings(time.Now())
 	w := b.todo
 	b.todo = work{}
-	w.filters = withoutDuplicates(append(w.filters, b.dueAgain(start)...))
-	if len(w.filters) == 0 {
+	if len(filters) == 0 {
 		return nil
 	}
-	err := b.checkListed(ctx, w)
+	err := b.checkListed(ctx, filters, w)
 	b.metrics.ran(taskCheck, err).Inc()
 	return err
 }
@@ -182,28 +163,6 @@ func (c *Change) filters() (filters []filter) {
 		filters = append(filters, openedBy(a), answeredBy(a))
 	}
 	return withoutDuplicates(filters)
-}
-
-// listAgain schedules a listing of f. If too many are scheduled, it plans a pass instead.
-func (b *Blocker) listAgain(f filter, at time.Time) {
-	switch {
-	case len(b.relistings) < maxAgain:
-		b.relistings = append(b.relistings, relisting{f, at})
-	default:
-		b.passWanted, b.secondPassWanted = true, true
-	}
-}
-
-// dueAgain removes and returns the filters whose listing is due.
-func (b *Blocker) dueAgain(now time.Time) (due []filter) {
-	b.relistings = slices.DeleteFunc(b.relistings, func(r relisting) bool {
-		if now.Before(r.at) {
-			return false
-		}
-		due = append(due, r.filter)
-		return true
-	})
-	return due
 }
 
 // evaluateClasses evaluates known classes, and returns those that have connections to be blocked, and those
@@ -310,17 +269,14 @@ func withoutDuplicates(filters []filter) []filter {
 	})
 }
 
-// checkListed sets the marks of the connections that w selects.
-func (b *Blocker) checkListed(ctx context.Context, w work) error {
-	filters, err := b.listable(ctx, w.filters)
+// checkListed sets the marks of the connections that filters select, among them those of w.
+func (b *Blocker) checkListed(ctx context.Context, filters []filter, w work) error {
+	filters, err := b.listable(ctx, filters)
 	if err != nil {
 		return err
 	}
 	if len(filters) > maxFiltered {
-		b.passWanted, b.secondPassWanted = true, true
-		if now := time.Now(); b.budget.has(now) {
-			b.earliestPass = now // denied connections must not wait for the next regular pass
-		}
+		b.schedule.hasten(time.Now()) // denied connections must not wait for the next regular pass
 		return nil
 	}
 	// The listing sets these again if it finds such connections.
@@ -356,7 +312,7 @@ func (b *Blocker) listable(ctx context.Context, filters []filter) ([]filter, err
 		}
 		if !filtered {
 			filters[i] = filter{family: f.family}
-			b.restAtMost = minPassInterval
+			b.schedule.restAtMost = minPassInterval
 		}
 	}
 	return withoutDuplicates(filters), nil

@@ -305,7 +305,7 @@ func TestAPassKeepsRememberedClasses(t *testing.T) {
 		b.acceptedFor = 30 * time.Second
 		server := Change{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}
 		apply := func(v Verdict) {
-			if err := b.apply(testContext(t), always(v, nil), server); err != nil {
+			if err := runApply(t, b, always(v, nil), server); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -343,7 +343,7 @@ func TestCheckListsOnlyWhatTurned(t *testing.T) {
 	for i := range 100 {
 		f.add(packet.TCP, fmt.Sprintf("10.0.1.%d:40000", i), fmt.Sprintf("10.0.0.%d:80", i%10))
 	}
-	if err := b.apply(testContext(t), deny(0), Change{All: true}); err != nil {
+	if err := runApply(t, b, deny(0), Change{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	addr := func(s string) Change { return Change{Addrs: []netip.Addr{netip.MustParseAddr(s)}} }
@@ -364,9 +364,9 @@ func TestCheckListsOnlyWhatTurned(t *testing.T) {
 		{"all again", Change{All: true}, 80, 0, 100},
 		{"all are allowed", Change{All: true}, 0, 100, 0},
 	} { // consecutive steps
-		b.relistings, f.listed = nil, 0
+		b.schedule.listings, f.listed = nil, 0
 		b.unfiltered[unix.AF_INET] = false
-		if err := b.apply(testContext(t), deny(tt.port), tt.change); err != nil {
+		if err := runApply(t, b, deny(tt.port), tt.change); err != nil {
 			t.Fatal(err)
 		}
 		marked := 0
@@ -386,17 +386,17 @@ func TestCheckListsOnlyWhatTurned(t *testing.T) {
 func TestAChangeDuringADuePassIsListedAgain(t *testing.T) {
 	b, f := newFake(t)
 	f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:80")
-	if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+	if err := runApply(t, b, always(Unblock, nil), Change{All: true}); err != nil {
 		t.Fatal(err)
 	}
-	b.passWanted, b.earliestPass = true, time.Time{}
+	b.schedule.wanted, b.schedule.earliest = 1, time.Time{}
 
-	if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: addrs("10.0.0.2")}); err != nil {
+	if err := runApply(t, b, always(Block, nil), Change{Addrs: addrs("10.0.0.2")}); err != nil {
 		t.Fatal(err)
 	}
 
-	if marks := f.marks(); len(b.relistings) == 0 || marks[0] != testMark {
-		t.Errorf("%d listings are planned and the mark is %#x, want some and %#x", len(b.relistings), marks[0], testMark)
+	if marks := f.marks(); len(b.schedule.listings) == 0 || marks[0] != testMark {
+		t.Errorf("%d listings are planned and the mark is %#x, want some and %#x", len(b.schedule.listings), marks[0], testMark)
 	}
 }
 
@@ -419,13 +419,13 @@ func TestManyTurnAtOnce(t *testing.T) {
 			f.add(packet.TCP, "10.0.0.1:1", netip.AddrPortFrom(addr, 80).String())
 			f.add(packet.TCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 2, byte(i)}), 1).String(), netip.AddrPortFrom(addr, 80).String())
 		}
-		if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+		if err := runApply(t, b, always(Unblock, nil), Change{All: true}); err != nil {
 			t.Fatal(err)
 		}
-		b.passWanted, b.secondPassWanted = false, false
-		b.budget = budget{used: tt.used, at: time.Now()}
+		b.schedule.wanted = 0
+		b.schedule.budget = budget{used: tt.used, at: time.Now()}
 
-		if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: servers}); err != nil {
+		if err := runApply(t, b, always(Block, nil), Change{Addrs: servers}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -435,7 +435,7 @@ func TestManyTurnAtOnce(t *testing.T) {
 				break
 			}
 		}
-		if !b.passWanted {
+		if b.schedule.wanted == 0 {
 			t.Errorf("%s: no pass is planned", tt.name)
 		}
 	}
@@ -448,7 +448,7 @@ func TestASmallTableIsListedOnce(t *testing.T) {
 		b, f := newFake(t)
 		f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:80")
 		f.add(packet.TCP, "[fd00::1]:1", "[fd00::2]:80")
-		if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+		if err := runApply(t, b, always(Unblock, nil), Change{All: true}); err != nil {
 			t.Fatal(err)
 		}
 		b.count = func() (int, error) { return tt.count, nil }
@@ -456,7 +456,7 @@ func TestASmallTableIsListedOnce(t *testing.T) {
 		f.dumps = 0
 
 		pod := addrs("10.0.0.2", "fd00::2")
-		if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: pod, Opened: pod, Answered: pod}); err != nil {
+		if err := runApply(t, b, always(Block, nil), Change{Addrs: pod, Opened: pod, Answered: pod}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -519,14 +519,14 @@ func TestAChangeIsCheckedBetweenPiecesOfAPass(t *testing.T) {
 				}
 			}
 			b.Set(before, Change{})
-			if err := b.apply(testContext(t), before, Change{}); err != nil {
+			if err := runApply(t, b, before, Change{}); err != nil {
 				t.Fatal(err)
 			}
 			if marks := f.marks(); marks[first] != tt.want || marks[last] != tt.want || pieces != 2 {
 				t.Errorf("after the pass, of %d pieces more, the first and the last connection have the marks %#x and %#x, want %#x", pieces, marks[first], marks[last], tt.want)
 			}
-			b.noteRecheck()
-			if !b.passWanted {
+			b.takeCalls()
+			if b.schedule.wanted == 0 {
 				t.Error("a recheck requested during the pass is forgotten")
 			}
 		})
@@ -552,10 +552,10 @@ func TestAChangeDuringAPassFindsClassesOfThePassBefore(t *testing.T) {
 		live.status = statusAssured
 		for range 2 {
 			time.Sleep(time.Hour)
-			if err := b.apply(testContext(t), always(Unblock, nil), Change{}); err != nil {
+			if err := runApply(t, b, always(Unblock, nil), Change{}); err != nil {
 				t.Fatal(err)
 			}
-			b.passWanted = true
+			b.schedule.want(1)
 		}
 		pieces := 0
 		f.onList = func(asked filter, n int) {
@@ -571,10 +571,37 @@ func TestAChangeDuringAPassFindsClassesOfThePassBefore(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		if err := b.apply(testContext(t), always(Unblock, nil), Change{}); err != nil || pieces != 3 {
+		if err := runApply(t, b, always(Unblock, nil), Change{}); err != nil || pieces != 3 {
 			t.Errorf("%d pieces, %v", pieces, err)
 		}
 	})
+}
+
+// A packet that is accepted late, while a connection of its denied class is listed as blocked, makes its entry
+// after that listing. It is looked for.
+func TestAcceptedBesideAListingOfItsClass(t *testing.T) {
+	b, f := newFake(t)
+	for i := range pieceLen {
+		f.add(packet.TCP, fmt.Sprintf("10.1.%d.%d:40000", i>>8, i&0xff), "10.0.0.3:81")
+	}
+	f.add(packet.TCP, "10.0.0.1:2", "10.0.0.2:80")
+	f.onList = func(_ filter, n int) {
+		if n == pieceLen/2 {
+			b.Accepted(toServer, false)
+		}
+	}
+	if err := runPass(t, b, denyPort(80)); err != nil {
+		t.Fatal(err)
+	}
+	b.schedule = schedule{}
+	f.onList = nil
+	f.add(toServer.Proto, toServer.Src.String(), toServer.Dst.String())
+	if err := runApply(t, b, denyPort(80), Change{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.marks()[pieceLen+1]; got != testMark {
+		t.Errorf("mark %#x, want %#x", got, testMark)
+	}
 }
 
 // Classes of ended connections take no room from those that a pass finds.
@@ -588,8 +615,8 @@ func TestAPassMakesRoomForNewClasses(t *testing.T) {
 				f.add(packet.TCP, fmt.Sprintf("10.%d.%d.%d:40000", round, i>>8, i&0xff), "10.0.0.2:80")
 			}
 			time.Sleep(time.Hour)
-			b.passWanted = true
-			if err := b.apply(testContext(t), always(Unblock, nil), Change{}); err != nil {
+			b.schedule.want(1)
+			if err := runApply(t, b, always(Unblock, nil), Change{}); err != nil {
 				t.Fatal(err)
 			}
 			last := classOf(packet.Packet{Src: netip.MustParseAddrPort(fmt.Sprintf("10.%d.0.0:1", round)), Dst: netip.MustParseAddrPort("10.0.0.2:80"), Proto: packet.TCP})

@@ -18,7 +18,7 @@ func TestKernelChangesNeedNoFileDescriptor(t *testing.T) {
 	}
 	insert(t, k, direct(packet.UDP, "10.0.0.7:1", "10.0.1.1:53"))
 	ctx := testContext(t)
-	if err := b.pass(ctx, always(Unblock, nil)); err != nil {
+	if err := runPass(t, b, always(Unblock, nil)); err != nil {
 		t.Fatal(err)
 	}
 	var before unix.Rlimit
@@ -28,7 +28,7 @@ func TestKernelChangesNeedNoFileDescriptor(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}); err != nil {
 		t.Fatal(err)
 	}
-	_ = b.apply(ctx, always(Block, nil), Change{Addrs: addrs("10.0.0.7")}) // the node's addresses cannot be read again
+	_ = runApply(t, b, always(Block, nil), Change{Addrs: addrs("10.0.0.7")}) // the node's addresses cannot be read again
 	blocked := marks(t, k)
 	errRemove := r.Remove(ctx, addrs("10.0.0.7"))
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {

@@ -278,3 +278,15 @@ func always(v Verdict, evaluated *[]string) Evaluator {
 		return v
 	}
 }
+
+// runPass makes a pass with this Evaluator.
+func runPass(t testing.TB, b *Blocker, evaluate Evaluator) error {
+	b.evaluator = evaluate
+	return b.pass(testContext(t))
+}
+
+// runApply applies a change.
+func runApply(t testing.TB, b *Blocker, evaluate Evaluator, change Change) error {
+	_, err := b.apply(testContext(t), evaluate, change)
+	return err
+}

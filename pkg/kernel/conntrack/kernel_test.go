@@ -101,7 +101,7 @@ func TestKernelMarksBlockedConnections(t *testing.T) {
 		verdict Verdict
 		bit     uint32
 	}{{Block, testMark}, {Block, testMark}, {Keep, testMark}, {Unblock, 0}, {Keep, 0}, {Block, testMark}} {
-		if err := blocker.pass(testContext(t), always(tt.verdict, &evaluated)); err != nil {
+		if err := runPass(t, blocker, always(tt.verdict, &evaluated)); err != nil {
 			t.Fatal(err)
 		}
 		for first, mark := range want {
@@ -126,7 +126,7 @@ func TestKernelKeepsOtherBits(t *testing.T) {
 		verdict Verdict
 		want    uint32
 	}{{Block, ^uint32(0)}, {Unblock, otherBits}} {
-		if err := blocker.pass(testContext(t), always(tt.verdict, nil)); err != nil {
+		if err := runPass(t, blocker, always(tt.verdict, nil)); err != nil {
 			t.Fatal(err)
 		}
 		for first, got := range marks(t, k) {
@@ -174,7 +174,7 @@ func TestKernelNodeAddresses(t *testing.T) {
 		}
 		return Block
 	}
-	if err := blocker.pass(testContext(t), blockUnlessToHost); err != nil {
+	if err := runPass(t, blocker, blockUnlessToHost); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]uint32{
@@ -191,7 +191,7 @@ func TestPassEndsWithItsContext(t *testing.T) {
 	enterNamespace(t)
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
-	if err := newReal(t).pass(ctx, always(Block, nil)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := newReal(t).pass(ctx); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v, want deadline exceeded", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestKernelListsWhatTurned(t *testing.T) {
 		{"they are allowed", 0, "10.0.0.2", map[string]uint32{"TCP 10.0.0.1:1 -> 10.0.0.2:80": 0, "TCP 10.0.0.5:1 -> 10.0.0.2:80": 0}},
 		{"by IPv6, too", 0, "fd00::2", map[string]uint32{"UDP [fd00::1]:1 -> [fd00::2]:80": 0}},
 	} { // consecutive steps
-		if err := blocker.apply(testContext(t), deny(tt.port), Change{Addrs: []netip.Addr{netip.MustParseAddr(tt.of)}}); err != nil {
+		if err := runApply(t, blocker, deny(tt.port), Change{Addrs: []netip.Addr{netip.MustParseAddr(tt.of)}}); err != nil {
 			t.Fatal(err)
 		}
 		maps.Copy(want, tt.marks)
@@ -246,7 +246,7 @@ func TestKernelListsWhatTurned(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.name, got, want)
 		}
 		// Later listings must not happen in the next step, however slow this machine is.
-		blocker.relistings, blocker.passWanted = nil, false
+		blocker.schedule.listings, blocker.schedule.wanted = nil, 0
 	}
 }
 
@@ -279,8 +279,7 @@ func BenchmarkChange(b *testing.B) {
 			return Unblock
 		}
 	}
-	ctx := context.Background()
-	if err := blocker.apply(ctx, deny(netip.Addr{}), Change{All: true}); err != nil {
+	if err := runApply(b, blocker, deny(netip.Addr{}), Change{All: true}); err != nil {
 		b.Fatal(err)
 	}
 	next := 0
@@ -299,7 +298,7 @@ func BenchmarkChange(b *testing.B) {
 			}
 			before := cpuTime(b)
 			for b.Loop() {
-				blocker.relistings = nil
+				blocker.schedule = schedule{} // a pass is made only when asked for
 				if err := f(); err != nil {
 					b.Fatal(err)
 				}
@@ -307,13 +306,12 @@ func BenchmarkChange(b *testing.B) {
 			b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N)/1000, "cpu-ms/op")
 		})
 	}
-	run("pass", func() error { return blocker.pass(ctx, deny(netip.Addr{})) })
-	blocker.routinePass = time.Now().Add(time.Hour)
-	run("none turns", func() error { return blocker.check(ctx, deny(netip.Addr{}), Change{Addrs: pods()}) })
-	run("all are evaluated", func() error { return blocker.check(ctx, deny(netip.Addr{}), Change{All: true}) })
+	run("pass", func() error { return runPass(b, blocker, deny(netip.Addr{})) })
+	run("none turns", func() error { return runApply(b, blocker, deny(netip.Addr{}), Change{Addrs: pods()}) })
+	run("all are evaluated", func() error { return runApply(b, blocker, deny(netip.Addr{}), Change{All: true}) })
 	run("one turns and turns back", func() error {
 		addrs := pods()
-		return errors.Join(blocker.check(ctx, deny(addrs[9]), Change{Addrs: addrs}), blocker.check(ctx, deny(netip.Addr{}), Change{Addrs: addrs}))
+		return errors.Join(runApply(b, blocker, deny(addrs[9]), Change{Addrs: addrs}), runApply(b, blocker, deny(netip.Addr{}), Change{Addrs: addrs}))
 	})
 }
 

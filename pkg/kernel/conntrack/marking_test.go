@@ -31,7 +31,7 @@ func TestLiveConnectionsAreMarkedFirst(t *testing.T) {
 			first = append(first, f.sourcePort(r.key))
 		}
 	}
-	if err := b.pass(testContext(t), always(Block, nil)); err != nil {
+	if err := runPass(t, b, always(Block, nil)); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(first)
@@ -52,7 +52,7 @@ func TestManyEntriesAreFewMessages(t *testing.T) {
 	fill(f)
 	for _, v := range []Verdict{Block, Unblock} {
 		f.messages, f.writes = 0, 0
-		if err := b.pass(testContext(t), always(v, nil)); err != nil || f.writes != count || f.messages > 1+count/maxRequests {
+		if err := runPass(t, b, always(v, nil)); err != nil || f.writes != count || f.messages > 1+count/maxRequests {
 			t.Errorf("verdict %v: %d marks in %d messages, %v", v, f.writes, f.messages, err)
 		}
 	}

@@ -38,7 +38,7 @@ func TestPassEndsOffload(t *testing.T) {
 			if tt.isBlocked {
 				e.mark |= testMark
 			}
-			if err := b.pass(testContext(t), always(tt.verdict, nil)); err != nil {
+			if err := runPass(t, b, always(tt.verdict, nil)); err != nil {
 				t.Fatal(err)
 			}
 			if len(f.rows) != 1 || f.rows[0].mark != otherBits&^testMark|tt.want || f.rows[0].offloaded() != tt.offloaded {
@@ -74,7 +74,7 @@ func TestOffloadEndsBesidePackets(t *testing.T) {
 						f.rows = append(f.rows, entry{key: key{tuple: from(e)}, status: statusOffloaded})
 					}
 				}
-				err := b.pass(testContext(t), always(Block, nil))
+				err := runPass(t, b, always(Block, nil))
 				if faster == replaceAttempts {
 					if !errors.Is(err, unix.EEXIST) {
 						t.Errorf("%d packets were faster: %v, want EEXIST", faster, err)

@@ -92,7 +92,7 @@ func (b *Blocker) close(closed []End, o *Overrides) {
 		if _, known := b.overrides.ends[e]; !known {
 			b.overrides.ends[e] = now
 			o.Closed = append(o.Closed, e)
-			b.listAgain(e.filter(), now.Add(againAfter))
+			b.schedule.list(e.filter(), now.Add(againAfter))
 		}
 	}
 	for e, since := range b.overrides.ends {
@@ -154,7 +154,7 @@ func (b *Blocker) deny(blocked []uint32, o *Overrides) (all bool) {
 // decideClassesAgain is decideAgain for ends of all connections of the classes, which it plans to list.
 func (b *Blocker) decideClassesAgain(classes []uint32, o *Overrides) (all bool) {
 	filters := b.filters(classes)
-	b.todo.filters = append(b.todo.filters, filters...)
+	b.schedule.listNow(filters, time.Now())
 	ends := make([]End, len(filters))
 	for i, f := range filters {
 		ends[i] = End{Addr: f.end, Ingress: f.reply}
@@ -200,7 +200,7 @@ func (b *Blocker) decideAgain(ends []End, o *Overrides) (all bool) {
 		case !already:
 			o.Again = append(o.Again, e)
 		}
-		b.overrides.again[e] = b.listings
+		b.overrides.again[e] = b.listed
 	}
 	return all
 }
@@ -223,8 +223,8 @@ func (b *Blocker) override(ctx context.Context, o Overrides) (done bool) {
 // endOverrides ends the overrides of connections that filters select and that are marked now, by a
 // listing l. A packet that was accepted before the override may have created its entry later, which the
 // listing of againAfter finds.
-func (b *Blocker) endOverrides(ctx context.Context, filters []filter, l listing) {
-	before := l.start.Add(-againAfter)
+func (b *Blocker) endOverrides(ctx context.Context, filters []filter, l begun) {
+	before := l.at.Add(-againAfter)
 	var o Overrides
 	for c, since := range b.overrides.classes {
 		if !since.After(before) && anySelects(filters, addrOf(c.src), addrOf(c.dst)) {
@@ -239,13 +239,13 @@ func (b *Blocker) endOverrides(ctx context.Context, filters []filter, l listing)
 		b.overrides.ends[e] = time.Time{}
 		o.Opened = append(o.Opened, e)
 	}
-	for e, begun := range b.overrides.again {
-		if begun < l.number && slices.ContainsFunc(filters, e.coveredBy) {
+	for e, listed := range b.overrides.again {
+		if listed < l.number && slices.ContainsFunc(filters, e.coveredBy) {
 			delete(b.overrides.again, e)
 			o.Settled = append(o.Settled, e)
 			if e.Link == "" {
 				// Other software may have changed blocked ones, whose packets went on until they were decided.
-				b.listAgain(e.filter(), time.Now().Add(soonAfter))
+				b.schedule.list(e.filter(), time.Now().Add(soonAfter))
 			}
 		}
 	}

@@ -79,10 +79,9 @@ func (f *faults) err() error {
 	return f.first
 }
 
-// pass sets the marks of all connections as evaluate decides, and records their classes. It
+// pass sets the marks of all connections as the Evaluator decides, and records their classes. It
 // continues after an error about one connection.
-func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
-	b.evaluator = evaluate
+func (b *Blocker) pass(ctx context.Context) error {
 	b.ignoreAccepted.Store(false)
 	b.known.beginPass(b.second(time.Now().Add(-b.acceptedFor - slack)))
 	b.readAccepted()
@@ -100,15 +99,15 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	return err
 }
 
-// listing is a listing whose end may end overrides.
-type listing struct {
+// begun is a listing whose end may end overrides.
+type begun struct {
 	number int
-	start  time.Time
+	at     time.Time
 }
 
-func (b *Blocker) beginListing() listing {
-	b.listings++
-	return listing{b.listings, time.Now()}
+func (b *Blocker) beginListing() begun {
+	b.listed++
+	return begun{b.listed, time.Now()}
 }
 
 // pieceLen is the number of connections in a piece of a list.
