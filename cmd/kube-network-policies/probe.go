@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -16,6 +19,8 @@ const (
 	probeName = "probe"
 	// probeTimeout is below the timeouts of the probes in install.yaml.
 	probeTimeout = 4 * time.Second
+	// metricsEndpoint is the one whose answer is printed.
+	metricsEndpoint = "metrics"
 )
 
 // probeOptions are the flags of the command probe.
@@ -35,8 +40,8 @@ func (o *probeOptions) Validate(args []string) error {
 	if o.socket == "" {
 		errs = append(errs, command.FlagError("probe-socket", o.socket, "must not be empty"))
 	}
-	if len(args) != 1 || args[0] != "livez" && args[0] != "readyz" {
-		return errors.Join(append(errs, fmt.Errorf("arguments %q: must be livez or readyz", args))...)
+	if len(args) != 1 || !slices.Contains([]string{"livez", "readyz", metricsEndpoint}, args[0]) {
+		return errors.Join(append(errs, fmt.Errorf("arguments %q: must be livez, readyz or metrics", args))...)
 	}
 	o.endpoint = args[0]
 	return errors.Join(errs...)
@@ -45,5 +50,9 @@ func (o *probeOptions) Validate(args []string) error {
 func (o *probeOptions) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return agent.Probe(ctx, o.socket, o.endpoint)
+	out := io.Discard
+	if o.endpoint == metricsEndpoint {
+		out = os.Stdout
+	}
+	return agent.Probe(ctx, o.socket, o.endpoint, out)
 }

@@ -13,8 +13,9 @@ func TestProbeOptions(t *testing.T) {
 		"readyz":                      agent.DefaultSocket,
 		"livez --probe-socket=/run/x": "/run/x",
 		"livez --probe-socket=":       "--probe-socket=: must not be empty",
-		"":                            "must be livez or readyz",
-		"metrics":                     "must be livez or readyz",
+		"metrics":                     agent.DefaultSocket,
+		"":                            "must be livez, readyz or metrics",
+		"flows":                       "must be livez, readyz or metrics",
 	} {
 		t.Run(args, func(t *testing.T) {
 			c, name, rest := program.Choose(append([]string{probeName}, strings.Fields(args)...))

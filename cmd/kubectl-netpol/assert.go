@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,24 +13,15 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/intent"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
-	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
 type assertOptions struct {
 	*options
 	output string
-	probe  probeOptions
 }
 
-func newAssert(o *options) *cobra.Command { return newAssertWith(o, nil) }
-
-// newAssertWith is newAssert with another way to start the cluster for --probe, for tests.
-func newAssertWith(o *options, start func(context.Context) (netpol.Backend, error)) *cobra.Command {
+func newAssert(o *options) *cobra.Command {
 	a := &assertOptions{options: o}
-	a.probe.start = start
-	if start == nil {
-		a.probe.start = a.startCluster
-	}
 	cmd := &cobra.Command{
 		Use:   "assert EXPECTATIONS...",
 		Short: "Test whether policies do what their authors mean",
@@ -41,16 +31,12 @@ like by agents, for every pod that an expectation names, and in every address
 family. The files are arguments, because -f names the manifests of the cluster here
 as in all commands; - is the standard input.
 
-With --probe, the connections are also made, by pods that stand in for those of the
-manifests in a cluster for tests.
-
 An expectation whose sides match no pod is an error, not a success.
 
 The exit code is 0 when all expectations hold, 1 when some do not, and 2 when there
 is no answer.`,
 		Example: `  kubectl-netpol assert expectations.yaml -f ./manifests
-  kubectl-netpol assert expectations.yaml -o junit > report.xml
-  kubectl-netpol assert expectations.yaml -f ./manifests --probe --context kind-kind`,
+  kubectl-netpol assert expectations.yaml -o junit > report.xml`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("name at least one file of expectations as an argument; -f names manifests")
@@ -60,7 +46,6 @@ is no answer.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, args) },
 	}
 	cmd.Flags().StringVarP(&a.output, "output", "o", "text", "text, json, junit or github, which annotates the lines of expectations in a pull request")
-	a.probe.addFlags(cmd.Flags())
 	return cmd
 }
 
@@ -70,9 +55,6 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 	}
 	if slices.Contains(paths, clusterfiles.Stdin) && slices.Contains(a.files, clusterfiles.Stdin) {
 		return errors.New("the standard input can be read once: as expectations or as manifests")
-	}
-	if a.probe.enabled && len(a.files) == 0 {
-		return errors.New("--probe needs manifests (-f): it creates what they have in the cluster")
 	}
 	expectations, err := readExpectations(paths, cmd.InOrStdin())
 	if err != nil {
@@ -84,17 +66,12 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 	}
 	a.printCaveats(cmd.ErrOrStderr())
 	c := reachability.New(in)
-	results, err := intent.Evaluate(in, c, expectations, a.sideFinder(c, in.Pods), a.probe.enabled)
+	results, err := intent.Evaluate(in, c, expectations, a.sideFinder(c, in.Pods))
 	if err != nil {
 		return err
 	}
 	if rules := c.DomainRules(); len(rules) > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Not known: what is allowed by domain names, which only agents know: %s\n", shorten(rules))
-	}
-	if a.probe.enabled {
-		if err := a.probe.run(cmd.Context(), in, results); err != nil {
-			return err
-		}
 	}
 	if err := a.write(cmd.OutOrStdout(), results); err != nil {
 		return err
@@ -162,11 +139,6 @@ func printAssertText(w io.Writer, results []intent.Result) error {
 		for _, err := range r.LeftOut {
 			fmt.Fprintf(&out, "      not evaluated: %v\n", err)
 		}
-		if r.Probed != nil {
-			for _, why := range r.Probed.Skipped {
-				fmt.Fprintf(&out, "      not tried: %s\n", why)
-			}
-		}
 	}
 	out.WriteString(assertSummary(results) + "\n")
 	_, err := io.WriteString(w, out.String())
@@ -186,27 +158,18 @@ func failureLines(r *intent.Result) []string {
 	if more := r.Failed - len(r.Failures); more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more of %d connections", more, r.Connections))
 	}
-	if r.Probed != nil {
-		lines = append(lines, r.Probed.Failures...)
-	}
 	return lines
 }
 
 func assertSummary(results []intent.Result) string {
-	failed, connections, probed := 0, 0, 0
+	failed, connections := 0, 0
 	for i := range results {
 		connections += results[i].Connections
-		if p := results[i].Probed; p != nil {
-			probed += p.Connections
-		}
 		if !results[i].Holds() {
 			failed++
 		}
 	}
 	summary := fmt.Sprintf("%s about %s", count(len(results), "expectation", "expectations"), count(connections, "connection", "connections"))
-	if probed > 0 {
-		summary += fmt.Sprintf(" and %s", count(probed, "real connection", "real connections"))
-	}
 	if failed == 0 {
 		return summary + ": all hold"
 	}

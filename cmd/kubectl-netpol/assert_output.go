@@ -29,7 +29,6 @@ type expectationJSON struct {
 	Failed      int              `json:"failed"`
 	Failures    []intent.Failure `json:"failures,omitempty"` // only the first few
 	LeftOut     []string         `json:"leftOut,omitempty"`  // pods that cannot be evaluated
-	Probed      *intent.Probed   `json:"probed,omitempty"`   // with --probe
 }
 
 func newAssertJSON(results []intent.Result) *assertJSON {
@@ -39,7 +38,7 @@ func newAssertJSON(results []intent.Result) *assertJSON {
 		out.Holds = out.Holds && r.Holds()
 		e := expectationJSON{
 			File: r.File, Line: r.Line, From: r.From.String(), To: r.To.String(), Port: r.Port.String(), Protocol: r.Port.Proto.String(),
-			Expect: "deny", Why: r.Why, Holds: r.Holds(), Connections: r.Connections, Failed: r.Failed, Failures: r.Failures, Probed: r.Probed,
+			Expect: "deny", Why: r.Why, Holds: r.Holds(), Connections: r.Connections, Failed: r.Failed, Failures: r.Failures,
 		}
 		if r.Allow {
 			e.Expect = "allow"

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
@@ -230,9 +229,7 @@ func (a *agentOptions) ask(cmd *cobra.Command, command []string) ([]answer, erro
 
 // connectToCluster lists the agents of the kubeconfig's cluster.
 func (a *agentOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runner, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = a.kubeconfig
-	access, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.context}).ClientConfig()
+	access, err := a.clientConfig().ClientConfig()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
 	}

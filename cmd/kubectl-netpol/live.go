@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -25,10 +24,7 @@ func isAddress(s string) bool {
 // live reads the kubeconfig's cluster as far as the user may. o.limits says what could not
 // be read.
 func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.context}
-	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	config := o.clientConfig()
 	rest, err := config.ClientConfig()
 	if err != nil {
 		return clusterstate.Input{}, fmt.Errorf("read kubeconfig (or name manifests with -f): %w", err)

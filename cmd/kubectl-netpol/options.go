@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
@@ -90,6 +91,13 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "show all namespaces, as without -n; an error with -n")
 	fs.BoolVar(&o.adminPolicies, "admin-policies", true, "include administrators' policies ("+compile.AdminKindNames()+"); when false, they are ignored, as by agents without this flag")
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
+}
+
+// clientConfig returns the kubeconfig with the context of the command line.
+func (o *options) clientConfig() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context})
 }
 
 // addChart makes the chart the last of the files.
@@ -267,7 +275,7 @@ var outputs = map[string][]string{
 	"view":    {"page", "html"},
 	"flows":   {"text", "json"},
 	"list":    {"text", "json"},
-	"status":  {"text", "json"},
+	"doctor":  {"text", "json"},
 	"unused":  {"text", "json"},
 }
 

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -163,12 +162,6 @@ func (w *waitOptions) liveCluster() (waitCluster, error) {
 		return nil, fmt.Errorf("connect to %s: %w", access.Host, err)
 	}
 	return liveWait{client, policies}, nil
-}
-
-func (w *waitOptions) clientConfig() clientcmd.ClientConfig {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = w.kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: w.context})
 }
 
 // contextNamespace returns the namespace of the kubeconfig's context, empty if there is none.

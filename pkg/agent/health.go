@@ -29,7 +29,7 @@ func (a *agent) readiness() error { return a.stages.ready() }
 // stateTimeout bounds how long a kernel that does not answer delays the description of the agent.
 const stateTimeout = time.Second
 
-// state describes the agent for kubectl netpol status.
+// state describes the agent for kubectl netpol doctor.
 func (a *agent) state() flows.State {
 	s := flows.State{Version: a.cfg.Version}
 	if err := a.readiness(); err != nil {

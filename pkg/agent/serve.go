@@ -22,15 +22,15 @@ import (
 // DefaultSocket is the probe socket of the agents that an installation makes.
 const DefaultSocket = "/run/kube-network-policies/probe"
 
-// Probe requests an endpoint, "livez" or "readyz", of the agent at a probe socket. The
-// error has the reason of the agent if it fails.
-func Probe(ctx context.Context, socket, endpoint string) error {
+// Probe requests an endpoint, "livez", "readyz" or "metrics", of the agent at a probe socket, and
+// writes the answer to out. The error has the reason of the agent if it fails.
+func Probe(ctx context.Context, socket, endpoint string, out io.Writer) error {
 	body, err := get(ctx, socket, endpoint)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	_, err = io.Copy(io.Discard, io.LimitReader(body, maxReason))
+	_, err = io.Copy(out, body)
 	return err
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,7 +37,7 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	}()
 	within, stop := context.WithTimeout(ctx, 15*time.Second)
 	defer stop()
-	for err := Probe(within, socket, "livez"); err != nil; err = Probe(within, socket, "livez") {
+	for err := Probe(within, socket, "livez", io.Discard); err != nil; err = Probe(within, socket, "livez", io.Discard) {
 		if within.Err() != nil {
 			t.Fatal(err)
 		}
@@ -44,6 +45,10 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	}
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is for its owner alone: %v, %v", info.Mode(), err)
+	}
+	var metrics strings.Builder
+	if err := Probe(ctx, socket, "metrics", &metrics); err != nil || !strings.Contains(metrics.String(), "# HELP ") {
+		t.Errorf("metrics %q, %v", metrics.String(), err)
 	}
 	body, err := Flows(ctx, socket, flows.Filter{Denied: true})
 	if err != nil {

@@ -13,38 +13,17 @@ import (
 // Result reports whether an expectation holds.
 type Result struct {
 	*Expectation
-	// Connections counts the evaluated connections. Pairs has them if Evaluate was asked to
-	// keep them. A pair that cannot connect at all has no Family.
+	// Connections counts the evaluated connections.
 	Connections int
-	Pairs       []Pair
 	// Failed counts the connections that are not as expected. Failures explain the first few.
 	Failed   int
 	Failures []Failure
 	// LeftOut has the reason for each pod that could not be evaluated.
 	LeftOut []error
-	// Probed is set if real connections were made.
-	Probed *Probed
 }
 
-// Probed is the result of an expectation's real connections.
-type Probed struct {
-	Connections int      `json:"connections"`        // number of attempts
-	Failures    []string `json:"failures,omitempty"` // attempts that are not as expected
-	Skipped     []string `json:"skipped,omitempty"`  // why the remaining ones could not be tried
-}
-
-// Holds reports whether all connections are as expected, including the real ones.
-func (r *Result) Holds() bool {
-	return r.Failed == 0 && (r.Probed == nil || len(r.Probed.Failures) == 0)
-}
-
-// Pair is a connection of one family. Allowed is what policies decide about it.
-type Pair struct {
-	From, To *reachability.Endpoint
-	Port     uint16 // the port number on To, 0 with ICMP
-	Family   reachability.Family
-	Allowed  bool
-}
+// Holds reports whether all connections are as expected.
+func (r *Result) Holds() bool { return r.Failed == 0 }
 
 // Failure is a connection that is not as expected.
 type Failure struct {
@@ -75,9 +54,9 @@ type Services interface {
 
 // Evaluate evaluates expectations on the cluster c, which was made from in. An expectation
 // with an empty side, or without a possible connection between its sides, is an error with
-// its file, line and field: it would always hold. All errors are joined. keepPairs fills
-// Result.Pairs, which takes memory for each connection. services may be nil: then there are none.
-func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Expectation, services Services, keepPairs bool) ([]Result, error) {
+// its file, line and field: it would always hold. All errors are joined. services
+// may be nil: then there are none.
+func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Expectation, services Services) ([]Result, error) {
 	known := newCluster(in, c)
 	known.services = services
 	var results []Result
@@ -96,7 +75,7 @@ func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Exp
 			continue
 		}
 		r := Result{Expectation: e, LeftOut: append(from.leftOut, to.leftOut...)}
-		if !known.evaluate(&r, from.endpoints, to.endpoints, keepPairs) {
+		if !known.evaluate(&r, from.endpoints, to.endpoints) {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", place(e.File, e.Line), e.Field, known.impossible(e, from.endpoints, to.endpoints)))
 			continue
 		}
@@ -149,14 +128,11 @@ func (e *Endpoints) fault(file string, err error) error {
 
 // evaluate evaluates every pair of different endpoints, in each family that both have, and
 // reports whether any connection was possible. A pair that cannot connect counts as denied.
-func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint, keepPairs bool) (possible bool) {
-	add := func(p Pair) {
+func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possible bool) {
+	add := func(src, dst *reachability.Endpoint, f reachability.Family, allowed bool) {
 		r.Connections++
-		if keepPairs {
-			r.Pairs = append(r.Pairs, p)
-		}
-		if p.Allowed != r.Allow {
-			c.fail(r, p)
+		if allowed != r.Allow {
+			c.fail(r, src, dst, f)
 		}
 	}
 	families := []reachability.Family{reachability.IPv4, reachability.IPv6}
@@ -172,25 +148,25 @@ func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint, keepPair
 			}
 			connects := false
 			for i, f := range families {
-				if number, ok := reachability.Connectable(src, dst, r.Port, f); ok {
+				if _, ok := reachability.Connectable(src, dst, r.Port, f); ok {
 					connects, possible = true, true
-					add(Pair{From: src, To: dst, Port: number, Family: f, Allowed: matrices[i].Allowed(row, column)})
+					add(src, dst, f, matrices[i].Allowed(row, column))
 				}
 			}
 			if !connects && r.Allow && !r.From.name.outside && !r.To.name.outside {
-				add(Pair{From: src, To: dst})
+				add(src, dst, reachability.FirstCommon, false)
 			}
 		}
 	}
 	return possible
 }
 
-// fail counts an unexpected pair and explains the first few.
-func (c *cluster) fail(r *Result, p Pair) {
+// fail counts an unexpected connection and explains the first few.
+func (c *cluster) fail(r *Result, src, dst *reachability.Endpoint, f reachability.Family) {
 	r.Failed++
 	if len(r.Failures) < maxFailures {
-		e := c.Explain(p.From, p.To, r.Port, p.Family)
-		r.Failures = append(r.Failures, Failure{From: e.From, To: e.To, Family: p.Family, Allowed: e.Allowed, Reason: reason(&e)})
+		e := c.Explain(src, dst, r.Port, f)
+		r.Failures = append(r.Failures, Failure{From: e.From, To: e.To, Family: f, Allowed: e.Allowed, Reason: reason(&e)})
 	}
 }
 

@@ -85,7 +85,7 @@ func evaluate(t *testing.T, text string) (*Result, error) {
 		t.Fatal(err)
 	}
 	in := shop(t)
-	results, err := Evaluate(in, reachability.New(in), expectations, nil, false)
+	results, err := Evaluate(in, reachability.New(in), expectations, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func TestOnlyTheFirstFailuresAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := Evaluate(in, reachability.New(in), expectations, nil, false)
+	results, err := Evaluate(in, reachability.New(in), expectations, nil)
 	if err != nil || results[0].Failed != 21 || len(results[0].Failures) != maxFailures || results[0].Holds() {
 		t.Errorf("got %+v, %v", results, err)
 	}

@@ -30,7 +30,7 @@ expectations:
 		fmt.Println(err)
 		return
 	}
-	results, err := intent.Evaluate(in, reachability.New(in), expectations, nil, false)
+	results, err := intent.Evaluate(in, reachability.New(in), expectations, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

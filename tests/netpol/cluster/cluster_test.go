@@ -297,43 +297,6 @@ func playScenario(t *testing.T, services bool) {
 	}
 }
 
-// TestExpect makes single connections between pods that declare their ports.
-func TestExpect(t *testing.T) {
-	w := newWorld(t)
-	b := w.backend(t, Config{})
-	w.failure = func(from, address string) string {
-		policies, _ := w.NetworkingV1().NetworkPolicies("shop").List(context.Background(), metav1.ListOptions{})
-		if len(policies.Items) > 0 && strings.HasSuffix(address, ":5432") && from == "shop/web" {
-			return "timeout"
-		}
-		return ""
-	}
-	state := &netpol.State{
-		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "shop"}}}},
-		Pods: []*corev1.Pod{
-			netpol.NewPod("shop", "web", "node-1", []int32{8080}),
-			netpol.NewPod("shop", "api", "node-2", nil),
-			netpol.NewPod("shop", "db", "node-1", []int32{5432}),
-		},
-		Ports: []int32{5432},
-	}
-	state.Apply(netpol.NewPolicy("shop", "db", netpol.DenyIngress()))
-	traffic := netpol.TCP(5432).Over(corev1.IPv4Protocol)
-	got, err := netpol.Runner{Backend: b, Settle: 1}.Expect(t.Context(), state, []netpol.Expectation{
-		{Connection: netpol.Connection{From: "shop/web", To: "shop/db", Traffic: traffic}},
-		{Connection: netpol.Connection{From: "shop/api", To: "shop/db", Traffic: traffic}, Allowed: true},
-		{Connection: netpol.Connection{From: "shop/api", To: "shop/db", Traffic: traffic}},
-	})
-	if want := []netpol.Outcome{netpol.TimedOut, netpol.Connected, netpol.Connected}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
-
-	pods, _ := w.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
-	if len(pods.Items) != 3 || len(pods.Items[1].Spec.Containers) != 1 || pods.Items[1].Spec.Containers[0].Ports[0].Name != "tcp-5432" {
-		t.Errorf("got %d pods, the second with %+v", len(pods.Items), pods.Items[1].Spec.Containers)
-	}
-}
-
 // Pods in the network of their node have no Service and no sysctls, and their namespace admits them.
 // A second Apply recreates none. Echo requests need no port and no Service.
 func TestHostNetworkAndICMP(t *testing.T) {
