@@ -2,7 +2,7 @@ package main
 
 import (
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -11,14 +11,14 @@ import (
 
 // statusKinds returns the kinds of policies that get conditions. A cleanup includes
 // all kinds.
-func (o *writerOptions) statusKinds(dynamicClient dynamic.Interface, client kubernetes.Interface, features compile.Features) []status.Kind {
+func (o *writerOptions) statusKinds(dynamicClient dynamic.Interface, discovery rest.Interface, features compile.Features) []status.Kind {
 	var kinds []status.Kind
 	for _, k := range compile.Kinds {
 		if !o.cleanup && !k.Enabled(o.AdminKinds()) {
 			continue
 		}
 		diagnose := func(object compile.Object) []policy.Finding { return k.Diagnose(object, features) }
-		kind := status.NewKind(k.Name, k.Resources(), k.New, diagnose, o.sinks(dynamicClient, client, k)...)
+		kind := status.NewKind(k.Name, k.Resources(), k.New, diagnose, o.sinks(dynamicClient, discovery, k)...)
 		kind.Adds = k.Adds(features)
 		kinds = append(kinds, kind)
 	}
@@ -26,7 +26,7 @@ func (o *writerOptions) statusKinds(dynamicClient dynamic.Interface, client kube
 }
 
 // sinks returns the sinks for the conditions of a kind. A cleanup includes all sinks.
-func (o *writerOptions) sinks(dynamicClient dynamic.Interface, client kubernetes.Interface, kind *compile.Kind) []status.Sink {
+func (o *writerOptions) sinks(dynamicClient dynamic.Interface, discovery rest.Interface, kind *compile.Kind) []status.Sink {
 	all := o.cleanup || o.sink == sinkAuto
 	toStatus, toAnnotation := all || o.sink == status.SubresourceSink, all || o.sink == status.AnnotationSink
 	if kind.HasStatus {
@@ -34,7 +34,7 @@ func (o *writerOptions) sinks(dynamicClient dynamic.Interface, client kubernetes
 	}
 	var sinks []status.Sink
 	if toStatus {
-		sinks = append(sinks, status.NewSubresourceSink(dynamicClient, client.Discovery(), kind.Resource.GroupResource(), o.conditionPrefix))
+		sinks = append(sinks, status.NewSubresourceSink(dynamicClient, discovery, kind.Resource.GroupResource(), o.conditionPrefix))
 	}
 	if toAnnotation {
 		sinks = append(sinks, status.NewAnnotationSink(dynamicClient, kind.Resource.GroupResource(), o.conditionPrefix))

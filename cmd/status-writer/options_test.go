@@ -4,11 +4,12 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command/commandtest"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
@@ -61,7 +62,7 @@ func TestRemovedFlags(t *testing.T) {
 
 func TestKindAndSinkFlags(t *testing.T) {
 	config := &rest.Config{Host: "http://localhost"}
-	client, err := kubernetes.NewForConfig(config)
+	discovery, err := apiclient.New(config, nil, corev1.SchemeGroupVersion)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestKindAndSinkFlags(t *testing.T) {
 	)
 	kindsOf := func(o *writerOptions) string {
 		var lines []string
-		for _, k := range o.statusKinds(dynamicClient, client, compile.AllFeatures()) {
+		for _, k := range o.statusKinds(dynamicClient, discovery, compile.AllFeatures()) {
 			line := k.Name
 			for _, s := range k.Sinks {
 				line += " " + s.Name()

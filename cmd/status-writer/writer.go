@@ -11,15 +11,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
@@ -76,7 +81,7 @@ func (c *writerCleanup) Run(ctx context.Context) error {
 // waitForDaemonSet waits until the pods of --wait-for-daemonset are ready on all nodes. What fails is
 // tried again: the API server may be out of reach until this pod's node is clean.
 func (c *writerCleanup) waitForDaemonSet(ctx context.Context, config *rest.Config) error {
-	client, err := kubernetes.NewForConfig(config)
+	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return err
 	}
@@ -85,12 +90,16 @@ func (c *writerCleanup) waitForDaemonSet(ctx context.Context, config *rest.Confi
 		return err
 	}
 	return wait.PollUntilContextCancel(ctx, 2*time.Second, true, func(ctx context.Context) (bool, error) {
-		d, err := client.AppsV1().DaemonSets(namespace).Get(ctx, c.daemonSet, metav1.GetOptions{})
+		o, err := client.Resource(appsv1.SchemeGroupVersion.WithResource("daemonsets")).Namespace(namespace).Get(ctx, c.daemonSet, metav1.GetOptions{})
+		var d appsv1.DaemonSet
+		if err == nil {
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d)
+		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "DaemonSet not read, trying again", "daemonSet", klog.KRef(namespace, c.daemonSet))
 			return false, nil
 		}
-		return readyOnAllNodes(d), nil
+		return readyOnAllNodes(&d), nil
 	})
 }
 
@@ -116,7 +125,7 @@ func (o *writerOptions) start() (host string, config *rest.Config, err error) {
 }
 
 func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host string, reg prometheus.Registerer) (*status.Writer, error) {
-	client, err := kubernetes.NewForConfig(config)
+	clients, err := newClients(config)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +137,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	taints, err := o.taintRemover(client, namespace, reg)
+	taints, err := o.taintRemover(clients.core, namespace, reg)
 	if err != nil {
 		return nil, err
 	}
@@ -137,13 +146,13 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		return nil, err
 	}
 	inForce, err := enforced.New(enforced.Config{
-		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Pods: apiclient.Pods(clients.core, namespace), Nodes: apiclient.Nodes(clients.core), Agents: agentSelector, Registerer: reg,
 		Ask: agents.Ask(asked, inforce.Path, inforce.Decode),
 	})
 	if err != nil {
 		return nil, err
 	}
-	ready, err := o.readiness(client, inForce, reg)
+	ready, err := o.readiness(clients.core, inForce, reg)
 	if err != nil {
 		return nil, err
 	}
@@ -151,9 +160,11 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
 	klog.FromContext(ctx).Info("Checking policies", "features", features)
 	return status.New(status.Config{
-		Client:         client,
+		Discovery:      clients.core,
+		Events:         clients.events,
+		Leases:         clients.leases,
 		Dynamic:        dynamicClient,
-		Kinds:          o.statusKinds(dynamicClient, client, features),
+		Kinds:          o.statusKinds(dynamicClient, clients.core, features),
 		Annotations:    compile.StripAnnotations,
 		Audited:        o.audited,
 		Enforced:       inForce,
@@ -167,6 +178,20 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	})
 }
 
+// clients are those of the groups that the writer needs besides policies.
+type clients struct{ core, events, leases rest.Interface }
+
+func newClients(config *rest.Config) (c clients, err error) {
+	for version, client := range map[schema.GroupVersion]*rest.Interface{
+		corev1.SchemeGroupVersion: &c.core, eventsv1.SchemeGroupVersion: &c.events, coordinationv1.SchemeGroupVersion: &c.leases,
+	} {
+		if *client, err = apiclient.New(config, nil, version); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
 // audited reports whether a policy is audited, for status.Config.
 func (o *writerOptions) audited(policy, namespace metav1.Object) bool {
 	return o.Audit || compile.Audits(policy, namespace)
@@ -174,11 +199,11 @@ func (o *writerOptions) audited(policy, namespace metav1.Object) bool {
 
 // taintRemover returns the function that removes the startup taint of nodes, nil without
 // --startup-taint.
-func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (func(context.Context), error) {
+func (o *writerOptions) taintRemover(core rest.Interface, namespace string, reg prometheus.Registerer) (func(context.Context), error) {
 	if o.startupTaint == "" {
 		return nil, nil
 	}
-	taint, err := gate.NewTaint(client, o.startupTaint, namespace, agentSelector, reg)
+	taint, err := gate.NewTaint(apiclient.Nodes(core), apiclient.Pods(core, namespace), o.startupTaint, agentSelector, reg)
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +211,11 @@ func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace stri
 }
 
 // readiness returns what makes pods ready, nil without --pod-readiness.
-func (o *writerOptions) readiness(client kubernetes.Interface, rounds *enforced.Collector, reg prometheus.Registerer) (*gate.Gate, error) {
+func (o *writerOptions) readiness(core rest.Interface, rounds *enforced.Collector, reg prometheus.Registerer) (*gate.Gate, error) {
 	if !o.podReadiness {
 		return nil, nil
 	}
-	return gate.New(gate.Config{Client: client, Rounds: rounds, FieldManager: status.FieldManager, Registerer: reg})
+	return gate.New(gate.Config{Pods: func(namespace string) gate.Pods { return apiclient.Pods(core, namespace) }, Rounds: rounds, FieldManager: status.FieldManager, Registerer: reg})
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

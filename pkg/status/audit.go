@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -37,7 +36,7 @@ func (w *Writer) newNamespaces() *namespaces {
 	resource := corev1.SchemeGroupVersion.WithResource("namespaces")
 	return &namespaces{
 		writer:   w,
-		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
+		informer: newInformer(w.cfg.Dynamic.Resource(resource), 0),
 		writers:  make(map[*kindWriter]struct{}),
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
@@ -18,8 +18,9 @@ import (
 
 // Config is the configuration of a Writer.
 type Config struct {
-	// Client reads and writes Leases and Events, and is used for discovery.
-	Client kubernetes.Interface
+	// Discovery is a client of any group. Events and Leases are those of events.k8s.io and
+	// coordination.k8s.io.
+	Discovery, Events, Leases rest.Interface
 	// Dynamic lists and watches the policies.
 	Dynamic dynamic.Interface
 	// Kinds are the kinds of policies that get conditions.
@@ -95,7 +96,9 @@ func (c Config) Validate() error {
 			errs = append(errs, errors.New(fault))
 		}
 	}
-	require(c.Client != nil, "Client is nil")
+	require(c.Discovery != nil, "Discovery is nil")
+	require(c.Events != nil, "Events is nil")
+	require(c.Leases != nil, "Leases is nil")
 	require(c.Dynamic != nil, "Dynamic is nil")
 	require(c.LeaseNamespace != "", "LeaseNamespace is empty")
 	require(c.Identity != "", "Identity is empty")

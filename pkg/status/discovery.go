@@ -60,7 +60,7 @@ func (w *Writer) logLacking(ctx context.Context, k Kind, r schema.GroupVersionRe
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	logger := klog.FromContext(ctx).WithValues("kind", k.Name, "version", r.Version)
-	switch lacking, err := lackingFields(ctx, w.cfg.Client.Discovery().RESTClient(), r.GroupVersion().WithKind(k.Name), k.Adds); {
+	switch lacking, err := lackingFields(ctx, w.cfg.Discovery, r.GroupVersion().WithKind(k.Name), k.Adds); {
 	case err != nil:
 		logger.Error(err, "Cannot read whether the API server has the fields of the proposals that --feature-gates enables")
 	case len(lacking) > 0:
@@ -75,5 +75,5 @@ const notServed = "not served"
 func (w *Writer) served(ctx context.Context, k Kind) (r schema.GroupVersionResource, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return served.First(ctx, w.cfg.Client.Discovery().RESTClient(), k.Resources)
+	return served.First(ctx, w.cfg.Discovery, k.Resources)
 }

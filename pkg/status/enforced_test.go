@@ -25,16 +25,16 @@ import (
 // enforcedCollector returns one of a cluster with one node, whose agent answers unless that is nil.
 func enforcedCollector(t *testing.T, answer func() *inforce.Answer) *enforced.Collector {
 	t.Helper()
+	client := fake.NewClientset(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
+		&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent", Labels: map[string]string{"app": "agent"}},
+			Spec:       corev1.PodSpec{NodeName: "node-1"},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+		},
+	)
 	c, err := enforced.New(enforced.Config{
-		Client: fake.NewClientset(
-			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
-			&corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent", Labels: map[string]string{"app": "agent"}},
-				Spec:       corev1.PodSpec{NodeName: "node-1"},
-				Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-			},
-		),
-		Namespace: "kube-system", Agents: "app=agent", Registerer: prometheus.NewRegistry(),
+		Pods: statustest.PodsOf(client, "kube-system"), Nodes: statustest.NodesOf(client), Agents: "app=agent", Registerer: prometheus.NewRegistry(),
 		Ask: func(context.Context, *corev1.Pod) (*inforce.Answer, error) {
 			if a := answer(); a != nil {
 				return a, nil

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/objectname"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -43,7 +43,6 @@ func revisionOf(o *unstructured.Unstructured) revision {
 // once for each revision.
 // A nil eventRecorder creates none.
 type eventRecorder struct {
-	client eventsclient.EventsV1Interface
 	writer *Writer
 
 	mu sync.Mutex
@@ -52,8 +51,8 @@ type eventRecorder struct {
 	recorded map[types.NamespacedName]revision
 }
 
-func newEventRecorder(client eventsclient.EventsV1Interface, w *Writer) *eventRecorder {
-	return &eventRecorder{client: client, writer: w, recorded: map[types.NamespacedName]revision{}}
+func newEventRecorder(w *Writer) *eventRecorder {
+	return &eventRecorder{writer: w, recorded: map[types.NamespacedName]revision{}}
 }
 
 // markPending records that Events of the object must be created.
@@ -123,7 +122,7 @@ func (r *eventRecorder) create(ctx context.Context, e *eventsv1.Event) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, err := r.client.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldManager})
+	_, err := apiclient.Events(r.writer.cfg.Events, e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		err = nil // created by a writer that ended before it could record it
 	}

@@ -13,16 +13,22 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
@@ -85,10 +91,14 @@ var networkPolicies = compile.KindNetworkPolicy.Resource
 // newWriter returns a writer for s that is not started, and its logger.
 func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.Logger) {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(s.Config())
-	if err != nil {
-		t.Fatal(err)
+	client := func(version schema.GroupVersion) rest.Interface {
+		c, err := apiclient.New(s.Config(), nil, version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
 	}
+	discovery := client(corev1.SchemeGroupVersion)
 	dyn, err := dynamic.NewForConfig(s.Config())
 	if err != nil {
 		t.Fatal(err)
@@ -105,13 +115,13 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 		if set.noSinks {
 			break
 		}
-		k.Sinks = []Sink{NewSubresourceSink(dyn, client.Discovery(), k.Resources[0].GroupResource(), set.prefix)}
+		k.Sinks = []Sink{NewSubresourceSink(dyn, discovery, k.Resources[0].GroupResource(), set.prefix)}
 		if k.Resources[0] == networkPolicies {
 			k.Sinks = append(k.Sinks, NewAnnotationSink(dyn, networkPolicies.GroupResource(), set.prefix))
 		}
 	}
 	cfg := Config{
-		Client: client, Dynamic: dyn, Kinds: kinds,
+		Discovery: discovery, Events: client(eventsv1.SchemeGroupVersion), Leases: client(coordinationv1.SchemeGroupVersion), Dynamic: dyn, Kinds: kinds,
 		LeaseNamespace: "kube-system", Identity: "writer-" + set.identity, Registerer: prometheus.NewRegistry(),
 		withoutEvents: set.noEvents,
 	}

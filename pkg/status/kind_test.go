@@ -103,7 +103,7 @@ func TestStrictConversionErrorText(t *testing.T) {
 
 func TestConfigValidation(t *testing.T) {
 	_, err := New(Config{Kinds: []Kind{{}}})
-	for _, want := range []string{"Client", "Dynamic", "LeaseNamespace", "Identity", "Registerer", "Kinds[0]: Name", "Diagnose"} {
+	for _, want := range []string{"Discovery", "Events", "Leases", "Dynamic", "LeaseNamespace", "Identity", "Registerer", "Kinds[0]: Name", "Diagnose"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %s", err, want)
 		}

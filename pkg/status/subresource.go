@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
 )
@@ -19,7 +19,7 @@ import (
 // because the NetworkPolicy type no longer has a status.
 type subresource struct {
 	client    dynamic.Interface
-	discovery discovery.DiscoveryInterface
+	discovery rest.Interface
 	resource  schema.GroupResource
 	prefix    string
 }
@@ -27,7 +27,7 @@ type subresource struct {
 // NewSubresourceSink returns the Sink that applies conditions to the status
 // subresource of resource, with types that begin with "prefix/" unless prefix is
 // empty.
-func NewSubresourceSink(client dynamic.Interface, discovery discovery.DiscoveryInterface, resource schema.GroupResource, prefix string) Sink {
+func NewSubresourceSink(client dynamic.Interface, discovery rest.Interface, resource schema.GroupResource, prefix string) Sink {
 	return &subresource{client, discovery, resource, prefix}
 }
 
@@ -64,7 +64,7 @@ func (s *subresource) Marked(o *unstructured.Unstructured) bool { return managed
 // cannot have.
 func (s *subresource) Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
 	name := s.resource.Resource + "/status"
-	found, err := served.Has(ctx, s.discovery.RESTClient(), o.GroupVersionKind().GroupVersion(), name)
+	found, err := served.Has(ctx, s.discovery, o.GroupVersionKind().GroupVersion(), name)
 	if err != nil {
 		return err
 	}

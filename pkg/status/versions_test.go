@@ -24,7 +24,7 @@ import (
 
 func readinessGate(t *testing.T, client kubernetes.Interface, rounds *enforced.Collector) *gate.Gate {
 	t.Helper()
-	g, err := gate.New(gate.Config{Client: client, Rounds: rounds, FieldManager: FieldManager, Registerer: prometheus.NewRegistry()})
+	g, err := gate.New(gate.Config{Pods: func(namespace string) gate.Pods { return statustest.PodsOf(client, namespace) }, Rounds: rounds, FieldManager: FieldManager, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -59,9 +60,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "status")
 	ctx = klog.NewContext(ctx, logger)
 	for ctx.Err() == nil {
-		if err := w.lead(ctx, w.work); err != nil {
-			return err
-		}
+		w.lead(ctx, w.work)
 	}
 	return nil
 }
@@ -122,14 +121,14 @@ func (w *Writer) newKindWriter(k Kind, r schema.GroupVersionResource, spaces *na
 		kind:     k,
 		spaces:   spaces,
 		sinks:    newSinks(k, w.metrics),
-		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, r, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
+		informer: newInformer(w.cfg.Dynamic.Resource(r), resync),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minBackoff, maxBackoff)),
 		accepted: newAccepted(),
 		changed:  make(map[types.NamespacedName]time.Time),
 	}
 	if !w.cfg.withoutEvents {
-		kw.events = newEventRecorder(w.cfg.Client.EventsV1(), w)
+		kw.events = newEventRecorder(w)
 	}
 	return kw
 }
@@ -185,6 +184,14 @@ func (w *kindWriter) run(ctx context.Context) {
 	if w.cfg.Enforced != nil {
 		w.cfg.Enforced.ForgetKind(w.kind.Name)
 	}
+}
+
+// newInformer returns an informer of all objects of a resource.
+func newInformer(resource dynamic.NamespaceableResourceInterface, resync time.Duration) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return resource.List(ctx, o) },
+		WatchFuncWithContext: resource.Watch,
+	}, &unstructured.Unstructured{}, resync, cache.Indexers{})
 }
 
 // stripTo returns a function that removes the fields that the writer does not use, and all

@@ -7,18 +7,23 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
@@ -29,6 +34,7 @@ var Types = runtime.NewSchemeBuilder(
 	coordinationv1.AddToScheme,
 	corev1.AddToScheme,
 	discoveryv1.AddToScheme,
+	eventsv1.AddToScheme,
 	networkingv1.AddToScheme,
 )
 
@@ -67,6 +73,16 @@ func Pods(core rest.Interface, namespace string) Objects[*corev1.Pod, *corev1.Po
 	return Objects[*corev1.Pod, *corev1.PodList]{core, namespace, "pods"}
 }
 
+// Nodes returns the nodes of the cluster.
+func Nodes(core rest.Interface) Objects[*corev1.Node, *corev1.NodeList] {
+	return Objects[*corev1.Node, *corev1.NodeList]{core, "", "nodes"}
+}
+
+// Events returns the Events of a namespace.
+func Events(events rest.Interface, namespace string) Objects[*eventsv1.Event, *eventsv1.EventList] {
+	return Objects[*eventsv1.Event, *eventsv1.EventList]{events, namespace, "events"}
+}
+
 // Leases returns the Leases of a namespace.
 func Leases(coordination rest.Interface, namespace string) Objects[*coordinationv1.Lease, *coordinationv1.LeaseList] {
 	return Objects[*coordinationv1.Lease, *coordinationv1.LeaseList]{coordination, namespace, "leases"}
@@ -95,6 +111,31 @@ func (r Objects[O, L]) List(ctx context.Context, o metav1.ListOptions) (L, error
 // Create creates an object and returns it as the API server has answered.
 func (r Objects[O, L]) Create(ctx context.Context, object O, o metav1.CreateOptions) (O, error) {
 	return do[O](ctx, r.at(r.client.Post()).VersionedParams(&o, metav1.ParameterCodec).Body(object))
+}
+
+// Update replaces an object by one with its name and version.
+func (r Objects[O, L]) Update(ctx context.Context, object O, o metav1.UpdateOptions) (O, error) {
+	var none O
+	named, err := meta.Accessor(object)
+	if err != nil {
+		return none, err
+	}
+	return do[O](ctx, r.at(r.client.Put()).Name(named.GetName()).VersionedParams(&o, metav1.ParameterCodec).Body(object))
+}
+
+// Patch changes an object, or one of its subresources.
+func (r Objects[O, L]) Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (O, error) {
+	return do[O](ctx, r.at(r.client.Patch(kind)).Name(name).SubResource(subresources...).VersionedParams(&o, metav1.ParameterCodec).Body(patch))
+}
+
+// Watch watches the objects that the options select.
+func (r Objects[O, L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	var timeout time.Duration
+	if o.TimeoutSeconds != nil {
+		timeout = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	return r.at(r.client.Get()).VersionedParams(&o, metav1.ParameterCodec).Timeout(timeout).Watch(ctx)
 }
 
 func (r Objects[O, L]) at(request *rest.Request) *rest.Request {

@@ -12,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
 
@@ -59,6 +61,37 @@ func TestRequestsAndAnswers(t *testing.T) {
 			t.Errorf("got %v, %v", lease, err)
 		}
 		expect(t, requests, "GET /apis/coordination.k8s.io/v1/namespaces/ns/leases/l")
+	})
+	t.Run("a Lease that is written", func(t *testing.T) {
+		want := &coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: "l"}}
+		coordination, requests := answering(t, coordinationv1.SchemeGroupVersion, http.StatusOK, want)
+		if lease, err := Leases(coordination, "ns").Update(t.Context(), want, metav1.UpdateOptions{}); err != nil || lease.Name != "l" {
+			t.Errorf("got %v, %v", lease, err)
+		}
+		expect(t, requests, "PUT /apis/coordination.k8s.io/v1/namespaces/ns/leases/l")
+	})
+	t.Run("the status of a pod", func(t *testing.T) {
+		core, requests := answering(t, corev1.SchemeGroupVersion, http.StatusOK, corev1.Pod{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "p"}})
+		pod, err := Pods(core, "ns").Patch(t.Context(), "p", types.StrategicMergePatchType, []byte("{}"), metav1.PatchOptions{FieldManager: "m"}, "status")
+		if err != nil || pod.Name != "p" {
+			t.Errorf("got %v, %v", pod, err)
+		}
+		expect(t, requests, "PATCH /api/v1/namespaces/ns/pods/p/status?fieldManager=m")
+	})
+	t.Run("a watch of nodes", func(t *testing.T) {
+		core, requests := answering(t, corev1.SchemeGroupVersion, http.StatusOK, metav1.WatchEvent{
+			Type: "ADDED", Object: runtime.RawExtension{Object: &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n"}}}})
+		seconds := int64(300)
+		w, err := Nodes(core).Watch(t.Context(), metav1.ListOptions{ResourceVersion: "1", TimeoutSeconds: &seconds})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		if node, ok := (<-w.ResultChan()).Object.(*corev1.Node); !ok || node.Name != "n" {
+			t.Errorf("got %v", node)
+		}
+		expect(t, requests, "GET /api/v1/nodes?resourceVersion=1&timeout=5m0s&timeoutSeconds=300&watch=true")
 	})
 	t.Run("a review", func(t *testing.T) {
 		authentication, requests := answering(t, authenticationv1.SchemeGroupVersion, http.StatusCreated, authenticationv1.TokenReview{

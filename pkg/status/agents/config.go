@@ -6,15 +6,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 )
 
 // Config configures what asks all agents for an answer A.
 type Config[A any] struct {
-	// Client lists and watches the pods of Namespace.
-	Client kubernetes.Interface
-	// Namespace is the namespace of the agents, and Agents a label selector for them.
-	Namespace, Agents string
+	// Pods are the pods in the namespace of the agents, and Agents is a label selector for them.
+	Pods   Source[*corev1.PodList]
+	Agents string
+	// Nodes are all nodes.
+	Nodes Source[*corev1.NodeList]
 	// Ask returns the answer of the agent of a pod.
 	Ask func(context.Context, *corev1.Pod) (*A, error)
 	// Registerer registers the metrics.
@@ -29,8 +29,8 @@ func (c Config[A]) Validate() error {
 			errs = append(errs, errors.New(fault))
 		}
 	}
-	require(c.Client != nil, "Client is nil")
-	require(c.Namespace != "", "Namespace is empty")
+	require(c.Pods != nil, "Pods is nil")
+	require(c.Nodes != nil, "Nodes is nil")
 	require(c.Agents != "", "Agents is empty")
 	require(c.Ask != nil, "Ask is nil")
 	require(c.Registerer != nil, "Registerer is nil")

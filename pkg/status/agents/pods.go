@@ -2,21 +2,51 @@ package agents
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
 
-// Informers returns a factory for the pods of the agents: those in a namespace that a label selector
-// selects.
-func Informers(client kubernetes.Interface, namespace, selector string) informers.SharedInformerFactory {
-	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(strip),
-		informers.WithNamespace(namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
+// Source lists and watches objects, like client-go's typed clients.
+type Source[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// ListWatch returns a Source for reflectors. It changes the options of each request by selecting.
+func ListWatch[L runtime.Object](source Source[L], selecting func(*metav1.ListOptions)) cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			selecting(&o)
+			return source.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			selecting(&o)
+			return source.Watch(ctx, o)
+		},
+	}, source)
+}
+
+// NewPods returns an informer of the pods of the agents, which a label selector selects.
+func NewPods(pods Source[*corev1.PodList], selector string) cache.SharedIndexInformer {
+	return newInformer(ListWatch(pods, func(o *metav1.ListOptions) { o.LabelSelector = selector }), &corev1.Pod{}, strip)
+}
+
+// NewNodes returns an informer of nodes as strip returns them.
+func NewNodes(nodes Source[*corev1.NodeList], strip cache.TransformFunc) cache.SharedIndexInformer {
+	return newInformer(ListWatch(nodes, func(*metav1.ListOptions) {}), &corev1.Node{}, strip)
+}
+
+func newInformer(lw cache.ListerWatcher, example runtime.Object, strip cache.TransformFunc) cache.SharedIndexInformer {
+	informer := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
+	_ = informer.SetTransform(strip) // it has not started
+	return informer
 }
 
 // strip removes unused fields.

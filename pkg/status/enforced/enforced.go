@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -55,7 +54,7 @@ const (
 	maxNodeName = 253
 )
 
-// Config configures a Collector. Its Client also lists and watches nodes.
+// Config configures a Collector.
 type Config = agents.Config[inforce.Answer]
 
 // Policy identifies a policy.
@@ -271,13 +270,11 @@ func (c *Collector) pending(reason string) (n int) {
 func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "enforced"))
 	defer c.metrics.nodes.Reset()
-	ofAgents := agents.Informers(c.cfg.Client, c.cfg.Namespace, c.cfg.Agents)
-	ofNodes := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTransform(stripNode))
-	pods, nodes := ofAgents.Core().V1().Pods().Informer(), ofNodes.Core().V1().Nodes().Informer()
-	ofAgents.StartWithContext(ctx)
-	ofNodes.StartWithContext(ctx)
-	defer ofAgents.Shutdown()
-	defer ofNodes.Shutdown()
+	pods, nodes := agents.NewPods(c.cfg.Pods, c.cfg.Agents), agents.NewNodes(c.cfg.Nodes, stripNode)
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() { pods.RunWithContext(ctx) })
+	following.Go(func() { nodes.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced) {
 		return
 	}

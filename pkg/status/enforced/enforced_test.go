@@ -54,7 +54,7 @@ func inBubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 		all, objects := statustest.NewAgents(3, answer("100"))
 		c := &cluster{Agents: all, client: fake.NewClientset(objects...)}
 		var err error
-		c.Collector, err = New(Config{Client: c.client, Namespace: statustest.AgentsNamespace, Agents: statustest.AgentsSelector, Ask: c.askSlowly, Registerer: prometheus.NewPedanticRegistry()})
+		c.Collector, err = New(Config{Pods: statustest.PodsOf(c.client, statustest.AgentsNamespace), Nodes: statustest.NodesOf(c.client), Agents: statustest.AgentsSelector, Ask: c.askSlowly, Registerer: prometheus.NewPedanticRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,7 +429,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 // answers only is not shown as in force.
 func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&statustest.Agents{}).Ask, Registerer: prometheus.NewRegistry()})
+		c, err := New(Config{Pods: statustest.Pods{}, Nodes: statustest.Nodes{}, Agents: "x", Ask: (&statustest.Agents{}).Ask, Registerer: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -478,7 +478,7 @@ func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
 // An answer that may be older than a change does not count.
 func TestAnswersAreNewerThanTheChange(t *testing.T) {
 	r := &round{started: time.Now(), nodes: []node{{name: "n"}}, lowest: [2]map[string]string{{"NetworkPolicy": "100"}, {"NetworkPolicy": "100"}}}
-	c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&statustest.Agents{}).Ask, Registerer: prometheus.NewRegistry()})
+	c, err := New(Config{Pods: statustest.Pods{}, Nodes: statustest.Nodes{}, Agents: "x", Ask: (&statustest.Agents{}).Ask, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
@@ -56,14 +57,20 @@ const (
 
 // Config configures a Gate.
 type Config struct {
-	// Client lists and watches all pods, and patches their status.
-	Client kubernetes.Interface
+	// Pods returns the pods of a namespace, or of all.
+	Pods func(namespace string) Pods
 	// Rounds asks the agents. It has to run while the Gate runs, and shares its rounds with it alone.
 	Rounds *enforced.Collector
 	// FieldManager is the field manager of the patches.
 	FieldManager string
 	// Registerer registers the metrics.
 	Registerer prometheus.Registerer
+}
+
+// Pods lists and watches pods, and patches their status.
+type Pods interface {
+	agents.Source[*corev1.PodList]
+	Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (*corev1.Pod, error)
 }
 
 // Validate returns an error that names every invalid field.
@@ -74,7 +81,7 @@ func (c Config) Validate() error {
 			errs = append(errs, errors.New(fault))
 		}
 	}
-	require(c.Client != nil, "Client is nil")
+	require(c.Pods != nil, "Pods is nil")
 	require(c.Rounds != nil, "Rounds is nil")
 	require(c.FieldManager != "", "FieldManager is empty")
 	require(c.Registerer != nil, "Registerer is nil")

@@ -57,11 +57,11 @@ func inBubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 			versions: map[string]string{"NetworkPolicy": "90", "Namespace": "40"},
 		}
 		c.client.PrependReactor("patch", "pods", c.patch)
-		rounds, err := enforced.New(enforced.Config{Client: c.client, Namespace: statustest.AgentsNamespace, Agents: statustest.AgentsSelector, Ask: c.Ask, Registerer: prometheus.NewRegistry()})
+		rounds, err := enforced.New(enforced.Config{Pods: statustest.PodsOf(c.client, statustest.AgentsNamespace), Nodes: statustest.NodesOf(c.client), Agents: statustest.AgentsSelector, Ask: c.Ask, Registerer: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Gate, err = New(Config{Client: c.client, Rounds: rounds, FieldManager: "writer", Registerer: c.reg}); err != nil {
+		if c.Gate, err = New(Config{Pods: func(namespace string) Pods { return statustest.PodsOf(c.client, namespace) }, Rounds: rounds, FieldManager: "writer", Registerer: c.reg}); err != nil {
 			t.Fatal(err)
 		}
 		c.lead()

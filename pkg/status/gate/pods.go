@@ -9,15 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
@@ -83,17 +82,7 @@ type store struct{ *Gate }
 // watch follows the pods until ctx ends.
 func (g *Gate) watch(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	pods := g.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)
-	source := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selected
-			return pods.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = selected
-			return pods.Watch(ctx, o)
-		},
-	}, g.cfg.Client)
+	source := agents.ListWatch(g.cfg.Pods(metav1.NamespaceAll), func(o *metav1.ListOptions) { o.FieldSelector = selected })
 	cache.NewReflectorWithOptions(source, &corev1.Pod{}, store{g}, cache.ReflectorOptions{Name: "readiness", Logger: &logger}).RunWithContext(ctx)
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,8 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -29,27 +28,32 @@ const taintRetry = 2 * time.Second
 // Taint removes a taint from nodes whose agent is ready. The creator of a node sets it, which keeps pods
 // away until then.
 type Taint struct {
-	client            kubernetes.Interface
-	key               string
-	namespace, agents string
-	removals          *prometheus.CounterVec
+	nodes    Nodes
+	pods     agents.Source[*corev1.PodList]
+	key      string
+	agents   string
+	removals *prometheus.CounterVec
 }
 
-// NewTaint returns a Taint with a key and any effect. The agents are the pods of a namespace that a label
-// selector selects. It starts nothing.
-func NewTaint(client kubernetes.Interface, key, namespace, agents string, reg prometheus.Registerer) (*Taint, error) {
+// Nodes lists, watches and patches nodes.
+type Nodes interface {
+	agents.Source[*corev1.NodeList]
+	Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+}
+
+// NewTaint returns a Taint with a key and any effect. The agents are the pods that a label selector
+// selects. It starts nothing.
+func NewTaint(nodes Nodes, pods agents.Source[*corev1.PodList], key, agents string, reg prometheus.Registerer) (*Taint, error) {
 	if faults := validation.IsQualifiedName(key); len(faults) > 0 {
 		return nil, fmt.Errorf("startup taint %q: %s", key, faults[0])
 	}
-	return &Taint{client, key, namespace, agents, newWrites(reg, "Node", resultSuccess, resultConflict, resultError)}, nil
+	return &Taint{nodes, pods, key, agents, newWrites(reg, "Node", resultSuccess, resultConflict, resultError)}, nil
 }
 
 // Run removes taints until ctx ends. It may then be called again.
 func (t *Taint) Run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "startuptaint"))
-	nodeFactory := informers.NewSharedInformerFactoryWithOptions(t.client, 0, informers.WithTransform(stripNode))
-	podFactory := agents.Informers(t.client, t.namespace, t.agents)
-	nodes, pods := nodeFactory.Core().V1().Nodes().Informer(), podFactory.Core().V1().Pods().Informer()
+	nodes, pods := agents.NewNodes(t.nodes, stripNode), agents.NewPods(t.pods, t.agents)
 	loop := runner.New(runner.Config{MinInterval: settleTime, RetryInterval: taintRetry}, func(ctx context.Context) error {
 		return t.sync(ctx, nodes.GetStore().List(), pods.GetStore().List())
 	})
@@ -60,10 +64,10 @@ func (t *Taint) Run(ctx context.Context) {
 			UpdateFunc: func(any, any) { loop.Poke() },
 		})
 	}
-	nodeFactory.StartWithContext(ctx)
-	podFactory.StartWithContext(ctx)
-	defer nodeFactory.Shutdown()
-	defer podFactory.Shutdown()
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() { nodes.RunWithContext(ctx) })
+	following.Go(func() { pods.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced, pods.HasSynced) {
 		return
 	}
@@ -118,7 +122,7 @@ func (t *Taint) remove(ctx context.Context, node *corev1.Node) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = t.nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	switch {
 	case err == nil:
 		t.removals.WithLabelValues(resultSuccess).Inc()

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
+
+	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
 const (
@@ -52,7 +54,7 @@ func agent(node string, change func(*corev1.Pod)) *corev1.Pod {
 // startTaint runs a Taint in the bubble until the test ends.
 func startTaint(t *testing.T, client *fake.Clientset) *Taint {
 	t.Helper()
-	r, err := NewTaint(client, key, namespace, "app=agent", prometheus.NewPedanticRegistry())
+	r, err := NewTaint(statustest.NodesOf(client), statustest.PodsOf(client, namespace), key, "app=agent", prometheus.NewPedanticRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,14 +187,14 @@ func TestANodeThatHasChangedIsNotOverwritten(t *testing.T) {
 }
 
 func TestTaintKeyIsValid(t *testing.T) {
-	if _, err := NewTaint(fake.NewClientset(), "a/b/c", namespace, "app=agent", prometheus.NewRegistry()); err == nil || !strings.Contains(err.Error(), `"a/b/c"`) {
+	if _, err := NewTaint(nil, nil, "a/b/c", "app=agent", prometheus.NewRegistry()); err == nil || !strings.Contains(err.Error(), `"a/b/c"`) {
 		t.Errorf("the error is %v, want it to name the key", err)
 	}
 }
 
 func TestTaintMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	if _, err := NewTaint(fake.NewClientset(), key, namespace, "app=agent", reg); err != nil {
+	if _, err := NewTaint(nil, nil, key, "app=agent", reg); err != nil {
 		t.Fatal(err)
 	}
 	problems, err := testutil.GatherAndLint(reg)

@@ -119,7 +119,7 @@ func (g *Gate) patch(ctx context.Context, w write) (version string, err error) {
 	if err != nil {
 		return "", err
 	}
-	p, err := g.cfg.Client.CoreV1().Pods(w.Namespace).Patch(ctx, w.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: g.cfg.FieldManager}, "status")
+	p, err := g.cfg.Pods(w.Namespace).Patch(ctx, w.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: g.cfg.FieldManager}, "status")
 	if err != nil {
 		return "", fmt.Errorf("condition %s of pod %v: %w", Condition, w.NamespacedName, err)
 	}
