@@ -52,6 +52,11 @@ func TestSupportedVersions(t *testing.T) {
 			t.Errorf("docs/install/versions.md does not have %q", want)
 		}
 	}
+	for _, want := range []string{"| Kubernetes | " + oldestKubernetes + " to " + newestKubernetes + " (", " for " + strings.Join(architectures(t), ", ") + " |", "Linux from " + find(page, `\| Linux \| from (\S+)`)} {
+		if !strings.Contains(text(t, "README.md"), want) {
+			t.Errorf("README.md does not have %q", want)
+		}
+	}
 	if words := len(strings.Fields(page)); words > 500 {
 		t.Errorf("the page has %d words", words)
 	}
