@@ -60,7 +60,7 @@ PROOF ?= $(PROJECT)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build docs demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-other pictures view-picture manifests image release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build docs demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^##@ (.*)/\n\1/p; s/^([a-z0-9-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -225,6 +225,9 @@ lint: ## gofmt, vet, staticcheck, gocyclo, actionlint, generated manifests, and 
 	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT) .github/workflows/* action/example.yml
 	cd release && $(GO) run ./manifests -check
 	$(GO) test ./tests/repository/layering
+
+house: ## lines of core, drivers and modules, their bounds, and the modules that the core imports
+	@$(GO) test -count 1 -v -run '^TestHouse$$' ./tests/repository/layering | sed -n 's/^ *house_test.go:[0-9]*: //p'
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \

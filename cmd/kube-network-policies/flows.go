@@ -102,7 +102,7 @@ func whenPipeEnds(in *os.File, end func()) {
 func (o *flowsOptions) read(ctx context.Context) ([]flows.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, flowsTimeout)
 	defer cancel()
-	answer, err := agent.Flows(ctx, o.socket, o.filter)
+	answer, err := agent.Get(ctx, o.socket, flows.Path+"?"+o.filter.Values().Encode())
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
@@ -39,11 +40,11 @@ const (
 type options struct {
 	command.Shared
 	cfg     agent.Config
-	flowLog bool
+	modules []module.Module
 }
 
 func newOptions() *options {
-	return &options{Shared: command.NewShared(), cfg: agent.Config{
+	return &options{Shared: command.NewShared(), modules: modules(), cfg: agent.Config{
 		Version:          buildversion.Version(),
 		Queue:            defaultQueue,
 		Marks:            steer.DefaultMarks,
@@ -67,11 +68,14 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(command.Items(o.addResolver), "dns-resolvers", "the only DNS resolvers, as `IP[:PORT],...`, whose answers count for domain names in policies; empty uses the cluster's DNS Service, the pods behind it and the nameservers of this machine")
 	fs.TextVar(&c.FailOpen, "fail-open", c.FailOpen, "`CASES` in which packets of selected pods are accepted instead of dropped: no-agent (none runs, or it has not read the cluster yet), queue-full, unknown-packet (it cannot be parsed, or its pod stays unknown), internal-error (its evaluation panics)")
 	fs.TextVar(&c.PodAddressSource, "pod-address-source", c.PodAddressSource, "where addresses of new pods of this node are learned: the `FOLDER` where the container runtime keeps the results of network plugins (not ready while it cannot be read), status (seconds later), or auto: /var/lib/cni/results if it is there, and the status")
-	fs.BoolVar(&c.LogDenied, "log-denied", c.LogDenied, "log denied packets with their pods and policies, at most ten a second and five of one pod in ten seconds, and how many were not logged")
-	fs.BoolVar(&o.flowLog, "flow-log", o.flowLog, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, and denied packets")
 	fs.Var(command.Checked(&c.Answers.BindAddress, command.IsEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
 	fs.StringVar(&c.ProbeSocket, "probe-socket", c.ProbeSocket, "`PATH` of a unix socket for the commands probe and flows; empty means none")
 	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, so that an agent enforces it until the API server has answered, and, with .names behind it, the file of the domain names that pods have learned; without its folder nothing is kept. Empty keeps none")
+	for _, m := range o.modules {
+		if m.Flags != nil {
+			m.Flags(fs)
+		}
+	}
 }
 
 func (o *options) setNodeName(s string) error {
@@ -138,9 +142,6 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	cfg := o.cfg
 	cfg.Kinds, cfg.Features, cfg.Audit = o.AdminKinds(), o.Features, o.Audit
 	cfg.MetricsBindAddress = o.MetricsBindAddress
-	if o.flowLog {
-		cfg.FlowLog = os.Stdout
-	}
 	if cfg.NodeName == "" {
 		name, err := os.Hostname()
 		if err != nil {
@@ -177,5 +178,6 @@ func (o *options) Run(ctx context.Context) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	cfg.Modules = o.modules
 	return agent.Run(ctx, cfg)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -128,12 +127,12 @@ func TestRemovedCommands(t *testing.T) {
 }
 
 func TestConfigOfOptions(t *testing.T) {
-	cfg := configOf(t, "--hostname-override=Node1", "--nfqueue-id=7", "--mark=0x2200", "--remember-verdicts=1m", "--log-denied", "--flow-log",
+	cfg := configOf(t, "--hostname-override=Node1", "--nfqueue-id=7", "--mark=0x2200", "--remember-verdicts=1m",
 		"--fail-open=queue-full,internal-error", "--feature-gates=SCTP=false", "--logging-format=json", "--pod-address-source=/cni",
 		"--tunnel-ports=8285,1", "--pod-tunnels=gre,udp/8472", "--source-check-exempt=net*", "--probe-socket=/p", "--audit", "--metrics-bind-address=:1")
 	want := agent.Config{
 		NodeName: "node1", Version: buildversion.Version(), Manifests: ".", Queue: 7, Marks: steer.Marks{Decided: 0x2000, Lower: 0x200}, RememberVerdicts: time.Minute,
-		LogDenied: true, FlowLog: os.Stdout, FailOpen: agent.FailOpen{QueueFull: true, InternalError: true},
+		FailOpen: agent.FailOpen{QueueFull: true, InternalError: true},
 		Features: compile.Features{EndPort: true, Nodes: true, DomainNames: true}, PodAddressSource: "/cni", TunnelPorts: []uint16{8285, 1},
 		PodTunnels: agent.PodTunnels{Ports: []uint16{8472}, Protocols: []uint8{47}}, SourceCheckExempt: []string{"net*"},
 		ProbeSocket: "/p", Audit: true, MetricsBindAddress: ":1",

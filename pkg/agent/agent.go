@@ -14,8 +14,8 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/domains"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
@@ -57,7 +57,6 @@ type agent struct {
 	queues   []handledQueues
 	ready    <-chan struct{} // closed when packets can be decided
 	open     func()          // closes it
-	flows    *flows.Recorder
 
 	// What the agent keeps in the kernel.
 	steering *steering
@@ -65,6 +64,8 @@ type agent struct {
 	blocker  *conntrack.Blocker
 	blocks   bool // the blocker has a snapshot; used by its stage only
 	confirms *confirmer
+
+	parts []module.Part // of cfg.Modules
 }
 
 // Run enforces policies until ctx ends and leaves the nftables rules in place. If
@@ -136,12 +137,10 @@ func (a *agent) services() stages {
 			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, ofNodes(a.cfg.Answers.Access, a.cache.MayBeNode))
 		}}},
 		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
-			return serveSocket(ctx, server.With("GET /"+flowsPath, a.flows).With("GET "+inforce.Path, a.confirms.tracker), a.cfg.ProbeSocket)
+			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)), a.cfg.ProbeSocket)
 		}}},
 		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
 		{name: "saved names", off: a.saved == nil, begin: a.saved.Load, loops: []loop{a.saved.Run}},
-		{name: "flow records", loops: []loop{a.flows.Run}},
-		{name: "flow log", off: a.cfg.FlowLog == nil, loops: []loop{func(ctx context.Context) error { return a.flows.Log(ctx, a.cfg.FlowLog) }}},
 		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run, sources.bridges.Run},
 			ready: because("interfaces", sources.links.Healthy)},
 	}

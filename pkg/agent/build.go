@@ -13,9 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/packets"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
@@ -78,7 +76,7 @@ func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *h
 	if err := a.newCluster(); err != nil {
 		return nil, err
 	}
-	a.stages = slices.Concat(a.services(), a.publishing(), a.cluster())
+	a.stages = slices.Concat(a.services(), a.modules(), a.publishing(), a.cluster())
 	exportReadiness(reg, a.readiness)
 	return a, nil
 }
@@ -117,26 +115,14 @@ func (a *agent) newDecisions() (err error) {
 		FailOpenUnknownPacket: a.cfg.FailOpen.UnknownPacket,
 		Learned:               a.names.learned(),
 		Routes:                a.steering,
-		Taps:                  []event.Tap{packets.New(a.reg, klog.LoggerWithName(a.logger, "enforce")).Tap, a.accepted},
+		Taps:                  []event.Tap{a.accepted},
 	}
 	if a.asker != nil {
 		enforcing.Taps = append(enforcing.Taps, a.asker.Tap)
 	}
-	recording := flows.Config{
-		Node:        a.cfg.NodeName,
-		Learned:     a.names.learned(),
-		Why:         a.names.why(),
-		Connections: a.connections,
-		AuditOnly:   a.cfg.Audit,
-		State:       a.state,
-		Registerer:  a.reg,
-	}
-	if a.cfg.LogDenied {
-		recording.Logger = klog.LoggerWithName(a.logger, "denials")
-	}
 	if a.cfg.RememberVerdicts != 0 {
 		a.verdicts = a.newVerdictCache()
-		enforcing.Remember, recording.Remembers = a.verdicts.Remember, a.verdicts.Remembers
+		enforcing.Remember = a.verdicts.Remember
 		enforcing.Taps = append(enforcing.Taps, a.verdicts.Tap)
 	}
 	a.blocker, err = conntrack.New(conntrack.Config{
@@ -149,8 +135,12 @@ func (a *agent) newDecisions() (err error) {
 	if err != nil {
 		return err
 	}
-	a.flows = flows.New(recording)
-	enforcing.Taps = append(enforcing.Taps, a.flows.Tap)
+	a.parts = a.newParts()
+	for _, p := range a.parts {
+		if p.Tap != nil {
+			enforcing.Taps = append(enforcing.Taps, p.Tap)
+		}
+	}
 	a.enforcer = enforce.New(enforcing)
 	a.queues, err = newQueues(a.cfg, a.enforcer, a.names, a.ready, a.reg)
 	return err

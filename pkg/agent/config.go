@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -22,7 +22,7 @@ import (
 type Config struct {
 	// NodeName is the name of the Node on whose pods policies are enforced.
 	NodeName string
-	// Version is that of the program, for flows.State.
+	// Version is that of the program, for module.State.
 	Version string
 	// API is where the cluster is read from. Nil reads Manifests instead.
 	API *clusterwatch.APIServer
@@ -59,10 +59,6 @@ type Config struct {
 	PodAddressSource PodAddressSource
 	// FailOpen holds the four failure policies.
 	FailOpen FailOpen
-	// LogDenied logs denied packets at a bounded rate.
-	LogDenied bool
-	// FlowLog receives flow records as lines of JSON. Nil switches the log off.
-	FlowLog io.Writer
 	// SnapshotCache is the file that keeps the state of the cluster across restarts. What
 	// pods have learned of domain names is in NamesFile. Empty keeps none.
 	SnapshotCache string
@@ -73,7 +69,9 @@ type Config struct {
 	MetricsAccess *httpserver.Access
 	// Answers serves the status writer.
 	Answers Answers
-	// ProbeSocket is the path of a unix socket with the same endpoints and flow records.
+	// Modules are the optional parts of the agent.
+	Modules []module.Module
+	// ProbeSocket is the path of a unix socket with the same endpoints and those of modules.
 	// Unlike MetricsBindAddress, it always reaches this agent and no other one of the node.
 	// Empty means no socket.
 	ProbeSocket string

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -30,8 +30,8 @@ func (a *agent) readiness() error { return a.stages.ready() }
 const stateTimeout = time.Second
 
 // state describes the agent for kubectl netpol doctor.
-func (a *agent) state() flows.State {
-	s := flows.State{Version: a.cfg.Version}
+func (a *agent) state() module.State {
+	s := module.State{Version: a.cfg.Version}
 	if err := a.readiness(); err != nil {
 		s.NotReady = strings.Join(strings.Fields(err.Error()), " ")
 	}

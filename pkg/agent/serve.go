@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -25,7 +24,7 @@ const DefaultSocket = "/run/kube-network-policies/probe"
 // Probe requests an endpoint, "livez", "readyz" or "metrics", of the agent at a probe socket, and
 // writes the answer to out. The error has the reason of the agent if it fails.
 func Probe(ctx context.Context, socket, endpoint string, out io.Writer) error {
-	body, err := get(ctx, socket, endpoint)
+	body, err := Get(ctx, socket, endpoint)
 	if err != nil {
 		return err
 	}
@@ -34,17 +33,8 @@ func Probe(ctx context.Context, socket, endpoint string, out io.Writer) error {
 	return err
 }
 
-// Flows requests the flow records that f selects from the agent at a probe socket. The caller
-// closes the reader, which flows.Decode parses.
-func Flows(ctx context.Context, socket string, f flows.Filter) (io.ReadCloser, error) {
-	return get(ctx, socket, flowsPath+"?"+f.Values().Encode())
-}
-
-// flowsPath is the HTTP path of flow records.
-const flowsPath = "flows"
-
-// get requests a path from the agent at a probe socket.
-func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
+// Get requests a path from the agent at a probe socket. The caller closes the reader.
+func Get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -28,7 +28,7 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	server := httpserver.New(httpserver.Handler(reg, ok, ok), nil, reg)
-	go func() { done <- serveSocket(ctx, server.With("GET /"+flowsPath, recorder), socket) }()
+	go func() { done <- serveSocket(ctx, server.With("GET /"+flows.Path, recorder), socket) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -50,7 +50,7 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	if err := Probe(ctx, socket, "metrics", &metrics); err != nil || !strings.Contains(metrics.String(), "# HELP ") {
 		t.Errorf("metrics %q, %v", metrics.String(), err)
 	}
-	body, err := Flows(ctx, socket, flows.Filter{Denied: true})
+	body, err := Get(ctx, socket, flows.Path+"?"+flows.Filter{Denied: true}.Values().Encode())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +59,10 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	if err := flows.Decode(body, func(r *flows.Record) error { types = append(types, r.Node+" "+r.Type); return nil }); err != nil || fmt.Sprint(types) != "[node-1 agent]" {
 		t.Errorf("records %q, %v", types, err)
 	}
-	if _, err := get(ctx, socket, flowsPath+"?nodes=1"); err == nil || !strings.Contains(err.Error(), `flows: "nodes" is not known`) {
+	if _, err := Get(ctx, socket, flows.Path+"?nodes=1"); err == nil || !strings.Contains(err.Error(), `flows: "nodes" is not known`) {
 		t.Errorf("a wrong filter: %v", err)
 	}
-	if _, err := Flows(ctx, socket+"x", flows.Filter{}); err == nil || !strings.Contains(err.Error(), "flows at "+socket+"x") {
+	if _, err := Get(ctx, socket+"x", flows.Path); err == nil || !strings.Contains(err.Error(), "flows at "+socket+"x") {
 		t.Errorf("no socket: %v", err)
 	}
 }
@@ -72,7 +72,7 @@ func TestFlowsAreNotServedAtThePort(t *testing.T) {
 	reg := httpserver.NewRegistry()
 	ok := func() error { return nil }
 	w := httptest.NewRecorder()
-	httpserver.Handler(reg, ok, ok).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+flowsPath, nil))
+	httpserver.Handler(reg, ok, ok).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+flows.Path, nil))
 	if w.Code != http.StatusNotFound {
 		t.Errorf("status %d", w.Code)
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -16,17 +16,6 @@ const (
 	// countTimeout ends a count that takes too long.
 	countTimeout = 5 * time.Second
 )
-
-// Connection is a connection that the kernel tracks.
-type Connection struct {
-	Packet packet.Packet // opened the connection
-	// Decision is the decision of Snapshot about the packet, and Would the one with audited
-	// policies, nil if its verdict is the same.
-	Decision policy.Decision
-	Would    *policy.Decision
-	Snapshot *policy.Snapshot
-	Bytes    uint64 // in both directions
-}
 
 // countBytes updates the bytes that connections of flows have carried, unless that was done
 // recently or is in progress.
@@ -42,7 +31,7 @@ func (r *Recorder) countBytes() {
 	ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
 	defer cancel()
 	bytes := r.allowedFlows()
-	counted, err := r.cfg.Connections(ctx, func(c *Connection) {
+	counted, err := r.cfg.Connections(ctx, func(c *module.Connection) {
 		if k := r.flowOf(c); bytes[k] != nil {
 			*bytes[k] += c.Bytes
 		}
@@ -77,7 +66,7 @@ func (r *Recorder) setBytes(bytes map[key]*uint64) {
 }
 
 // flowOf returns the key of the flow of a connection.
-func (r *Recorder) flowOf(c *Connection) key {
+func (r *Recorder) flowOf(c *module.Connection) key {
 	d := decided{packet: c.Packet, decision: c.Decision, snapshot: c.Snapshot, audited: c.Would != nil}
 	if d.audited {
 		d.would = *c.Would

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -32,14 +33,14 @@ type Config struct {
 	Why func(s *policy.Snapshot, q policy.Query, at time.Time) string
 	// Connections calls yield with each tracked connection, and reports whether the kernel
 	// counts their bytes. If it is nil, bytes are not counted.
-	Connections func(ctx context.Context, yield func(*Connection)) (counted bool, err error)
+	Connections func(ctx context.Context, yield func(*module.Connection)) (counted bool, err error)
 	// Remembers returns the decision on a class that the kernel remembers, and since when. If
 	// it is nil, the kernel remembers nothing.
 	Remembers func(packet.Class) (d policy.Decision, since time.Time, ok bool)
 	// AuditOnly says that no policy is enforced.
 	AuditOnly bool
 	// State returns the state of the agent. If it is nil, answers have none.
-	State func() State
+	State func() module.State
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
 }

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 )
 
@@ -63,22 +63,7 @@ type Record struct {
 	Remembered *time.Time `json:"remembered,omitempty"`
 
 	*Summary
-	*State
-}
-
-// State describes an agent when it answers. Agents of earlier versions have none, nor have logs.
-type State struct {
-	// Version is that of the agent's program.
-	Version string `json:"version"`
-	// NotReady is why the agent is not ready, empty if it is.
-	NotReady string `json:"notReady,omitempty"`
-	// Pods is the number of pods of the node that the agent knows.
-	Pods int `json:"pods"`
-	// Snapshot is since when the agent decides by the latest snapshot of the cluster, nil before
-	// the first one.
-	Snapshot *time.Time `json:"snapshot,omitempty"`
-	// InForce is what is in force. Agents of earlier versions have none.
-	InForce *inforce.Answer `json:"inForce,omitempty"`
+	*module.State // nil from agents of earlier versions, and in logs
 }
 
 // Summary describes all records of an agent since its start.

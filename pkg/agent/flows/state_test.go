@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 )
 
 // The first record of each answer has the state of the agent, as it is then, and programs that
 // read it get printable text.
 func TestAnswersHaveTheStateOfTheAgent(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	state := State{Version: "v1.2.3", NotReady: "no snapshot\x1b[31m"}
-	r := New(Config{Node: "n1", State: func() State { return state }, Registerer: prometheus.NewRegistry()})
+	state := module.State{Version: "v1.2.3", NotReady: "no snapshot\x1b[31m"}
+	r := New(Config{Node: "n1", State: func() module.State { return state }, Registerer: prometheus.NewRegistry()})
 	for _, f := range []Filter{{}, {Rules: true}} {
 		var text bytes.Buffer
 		if err := Encode(&text, r.Read(f)); err != nil {
@@ -29,7 +31,7 @@ func TestAnswersHaveTheStateOfTheAgent(t *testing.T) {
 		}
 	}
 
-	state = State{Version: "v1.2.3", Pods: 7, Snapshot: &at}
+	state = module.State{Version: "v1.2.3", Pods: 7, Snapshot: &at}
 
 	if got := r.Read(Filter{})[0]; got.NotReady != "" || got.Pods != 7 || !got.Snapshot.Equal(at) {
 		t.Errorf("got %+v", got.State)

@@ -9,7 +9,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 )
+
+// Module returns the module.
+func Module() module.Module {
+	return module.Module{Name: "packets", New: func(core *module.Core) module.Part {
+		return module.Part{Tap: New(core.Registerer, klog.LoggerWithName(core.Logger, "enforce")).Tap}
+	}}
+}
 
 // Observer counts and logs packets.
 type Observer struct {

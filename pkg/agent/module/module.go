@@ -1,0 +1,85 @@
+// Package module is the door between the agent and its optional parts, which are wired in
+// cmd/kube-network-policies/modules.go. The agent knows no module, and a module no other one.
+package module
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// Module is an optional part of the agent.
+type Module struct {
+	Name string
+	// Flags adds the flags of the module. Nil adds none.
+	Flags func(*pflag.FlagSet)
+	// New returns what the module adds to an agent, after its flags are parsed.
+	New func(*Core) Part
+}
+
+// Part is what a module adds to an agent. Nil fields are not used.
+type Part struct {
+	// Tap observes packets.
+	Tap event.Tap
+	// Loops run until their context ends.
+	Loops []func(context.Context) error
+	// Serve has handlers by their patterns of http.ServeMux. They are reached at the probe socket only.
+	Serve map[string]http.Handler
+}
+
+// Core is what a module sees of the agent. What it refers to is valid once a loop or handler runs.
+type Core struct {
+	// Node is the name of the node, and Audit is set if the agent enforces no policy.
+	Node  string
+	Audit bool
+	// Logger and Registerer are for logs and metrics of modules.
+	Logger     klog.Logger
+	Registerer prometheus.Registerer
+	// State describes the agent.
+	State func() State
+	// Learned holds the domain names that pods have resolved, and Why returns why none of them allows
+	// a packet that egress denied at that time, "" if no name would. Both are nil without names.
+	Learned policy.Learned
+	Why     func(s *policy.Snapshot, q policy.Query, at time.Time) string
+	// Remembers returns the decision on a class that the kernel remembers, and since when. Nil
+	// remembers nothing.
+	Remembers func(packet.Class) (d policy.Decision, since time.Time, ok bool)
+	// Connections calls yield with each tracked connection that the current snapshot allows, and
+	// reports whether the kernel counts their bytes.
+	Connections func(ctx context.Context, yield func(*Connection)) (counted bool, err error)
+}
+
+// Connection is a connection that the kernel tracks.
+type Connection struct {
+	Packet packet.Packet // opened the connection
+	// Decision is the decision of Snapshot about the packet, and Would the one with audited
+	// policies, nil if its verdict is the same.
+	Decision policy.Decision
+	Would    *policy.Decision
+	Snapshot *policy.Snapshot
+	Bytes    uint64 // in both directions
+}
+
+// State describes an agent when it answers.
+type State struct {
+	// Version is that of the agent's program.
+	Version string `json:"version"`
+	// NotReady is why the agent is not ready, empty if it is.
+	NotReady string `json:"notReady,omitempty"`
+	// Pods is the number of pods of the node that the agent knows.
+	Pods int `json:"pods"`
+	// Snapshot is since when the agent decides by the latest snapshot of the cluster, nil before
+	// the first one.
+	Snapshot *time.Time `json:"snapshot,omitempty"`
+	// InForce is what is in force. Agents of earlier versions have none.
+	InForce *inforce.Answer `json:"inForce,omitempty"`
+}

@@ -1,0 +1,154 @@
+package layering
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A part is a row of the table of core, drivers and modules.
+type part struct {
+	name     string
+	packages []string // prefixes, as in a rule
+	bound    int      // of lines
+}
+
+// TestHouse prints the size of core, drivers and modules, and which modules the core imports: make house.
+func TestHouse(t *testing.T) {
+	graph, parts, still := load(t), readParts(t), stillImported(t)
+	lines := map[string]int{}
+	for name := range graph {
+		if own, ok := strings.CutPrefix(name, module); ok {
+			lines[partOf(parts, own).name] += linesOf(t, own)
+		}
+	}
+	for _, p := range parts {
+		t.Logf("%s: %d lines, at most %d", p.name, lines[p.name], p.bound)
+		if lines[p.name] == 0 || lines[p.name] > p.bound {
+			t.Errorf("%s has %d lines, and docs/architecture.md bounds it to %d", p.name, lines[p.name], p.bound)
+		}
+	}
+	t.Logf("modules that pkg/agent imports: %s", strings.Join(still, ", "))
+	for _, wrong := range wrongImports(graph, parts, still) {
+		t.Error(wrong)
+	}
+	for _, s := range still {
+		if !slices.ContainsFunc(graph[module+"pkg/agent"], func(dep string) bool { return dep == module+s }) {
+			t.Errorf("docs/architecture.md says that pkg/agent imports %s, which it does not", s)
+		}
+	}
+}
+
+// Each kind of import that modules must not have is noticed.
+func TestWrongImportsAreNoticed(t *testing.T) {
+	graph, parts, still := load(t), readParts(t), stillImported(t)
+	for _, tt := range []struct{ from, to string }{
+		{"pkg/agent/enforce", "pkg/agent/flows"},
+		{"pkg/agent/event", "pkg/agent/packets"},
+		{"pkg/agent/module", "pkg/agent/flows"},
+		{"pkg/agent", "pkg/agent/flows"},
+		{"pkg/engine/policy", "pkg/agent/domains"},
+		{"pkg/agent/flows", "pkg/agent/packets"},
+		{"pkg/agent/verdictcache", "pkg/agent/domains"},
+		{"pkg/kernel/steer", "pkg/kernel/nodecheck"},
+	} {
+		t.Run(tt.from+" > "+tt.to, func(t *testing.T) {
+			mutant := maps.Clone(graph)
+			mutant[module+tt.from] = append(slices.Clone(mutant[module+tt.from]), module+tt.to)
+			want := fmt.Sprintf("%s imports %s", tt.from, tt.to)
+			if got := wrongImports(mutant, parts, still); len(got) != 1 || !strings.Contains(got[0], want) {
+				t.Errorf("got %q, want that %s", got, want)
+			}
+		})
+	}
+}
+
+// wrongImports returns the imports of modules by the core, by drivers and by other modules, but for those of
+// still by pkg/agent.
+func wrongImports(graph map[string][]string, parts []part, still []string) (wrong []string) {
+	for _, name := range slices.Sorted(maps.Keys(graph)) {
+		own, ok := strings.CutPrefix(name, module)
+		from := partOf(parts, own)
+		if !ok || from.name == "" {
+			continue
+		}
+		for _, dep := range graph[name] {
+			theirs, ok := strings.CutPrefix(dep, module)
+			to := partOf(parts, theirs)
+			switch {
+			case !ok || to.name != "modules" || from.packages[0] == to.packages[0]:
+			case own == "pkg/agent" && slices.Contains(still, theirs):
+			default:
+				wrong = append(wrong, fmt.Sprintf("%s imports %s, a module", own, theirs))
+			}
+		}
+	}
+	return wrong
+}
+
+// partOf returns the part of a package with the prefix of it alone, no part if it has none.
+func partOf(parts []part, own string) (found part) {
+	for _, p := range parts {
+		prefix, ok := longest(p.packages, own)
+		if ok && (found.name == "" || len(prefix) > len(found.packages[0])) {
+			found = part{name: p.name, packages: []string{prefix}, bound: p.bound}
+		}
+	}
+	return found
+}
+
+func readParts(t *testing.T) (parts []part) {
+	t.Helper()
+	for _, row := range table(t, "| part | packages | lines at most |") {
+		bound, err := strconv.Atoi(strings.ReplaceAll(row[2], ",", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, part{row[0], prefixes(row[1]), bound})
+	}
+	return parts
+}
+
+// stillImported returns the modules that pkg/agent imports, by the document.
+func stillImported(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, ok := strings.Cut(string(text), "\n`agent` still imports these modules:")
+	names, _, end := strings.Cut(after, ".\n")
+	if !ok || !end {
+		t.Fatalf("%s does not say which modules pkg/agent imports", document)
+	}
+	return prefixes(strings.ReplaceAll(names, "\n", " "))
+}
+
+// linesOf returns the lines of the files of a package without tests, 0 for packages that help tests.
+func linesOf(t *testing.T, own string) (lines int) {
+	t.Helper()
+	if strings.HasSuffix(own, "test") {
+		return 0
+	}
+	files, err := filepath.Glob(filepath.Join("../../..", own, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += bytes.Count(text, []byte("\n"))
+	}
+	return lines
+}
