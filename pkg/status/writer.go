@@ -11,13 +11,14 @@ import (
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 )
 
 // item is an object of one of the kinds.
@@ -188,10 +189,7 @@ func (w *kindWriter) run(ctx context.Context) {
 
 // newInformer returns an informer of all objects of a resource.
 func newInformer(resource dynamic.NamespaceableResourceInterface, resync time.Duration) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return resource.List(ctx, o) },
-		WatchFuncWithContext: resource.Watch,
-	}, &unstructured.Unstructured{}, resync, cache.Indexers{})
+	return cache.NewSharedIndexInformer(apiclient.ListWatch(resource, metav1.ListOptions{}), &unstructured.Unstructured{}, resync, cache.Indexers{})
 }
 
 // stripTo returns a function that removes the fields that the writer does not use, and all

@@ -25,6 +25,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Types are the types of the built-in groups, and what adds them to a scheme.
@@ -136,6 +137,28 @@ func (r Objects[O, L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.I
 		timeout = time.Duration(*o.TimeoutSeconds) * time.Second
 	}
 	return r.at(r.client.Get()).VersionedParams(&o, metav1.ParameterCodec).Timeout(timeout).Watch(ctx)
+}
+
+// Source lists and watches objects, like Objects and client-go's typed clients.
+type Source[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// ListWatch returns the objects of source that the selectors of options select, for reflectors.
+func ListWatch[L runtime.Object](source Source[L], selecting metav1.ListOptions) cache.ListerWatcher {
+	selected := func(o metav1.ListOptions) metav1.ListOptions {
+		o.LabelSelector, o.FieldSelector = selecting.LabelSelector, selecting.FieldSelector
+		return o
+	}
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return source.List(ctx, selected(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return source.Watch(ctx, selected(o))
+		},
+	}, source)
 }
 
 func (r Objects[O, L]) at(request *rest.Request) *rest.Request {

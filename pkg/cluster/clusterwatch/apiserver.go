@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -122,17 +121,7 @@ func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
 }
 
 func (a *APIServer) allPods() cache.ListerWatcher {
-	withNode := fields.OneTermNotEqualSelector("spec.nodeName", "").String()
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = withNode
-			return a.pods.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = withNode
-			return a.pods.Watch(ctx, o)
-		},
-	}
+	return apiclient.ListWatch(a.pods, metav1.ListOptions{FieldSelector: fields.OneTermNotEqualSelector("spec.nodeName", "").String()})
 }
 
 // Selected lists and watches the objects of a resource that the selectors of options select, in a

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient/apiclienttest"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
@@ -308,44 +309,31 @@ func (u unencoded) Objects(kind *compile.Kind) cache.ListerWatcher {
 	switch kind {
 	case compile.KindNamespace:
 		api := u.c.CoreV1().Namespaces()
-		return listWatch(u.c, metav1.ListOptions{}, api.List, api.Watch)
+		return apiclienttest.ListWatch(api, metav1.ListOptions{})
 	case compile.KindNode:
 		api := u.c.CoreV1().Nodes()
-		return listWatch(u.c, metav1.ListOptions{}, api.List, api.Watch)
+		return apiclienttest.ListWatch(api, metav1.ListOptions{})
 	}
-	tracker := u.c.trackerOf(kind.Resource)
-	return listWatch(u.c, metav1.ListOptions{},
-		func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return tracker.List(kind.Resource, kind.Resource.GroupVersion().WithKind(kind.Name), metav1.NamespaceAll, o)
-		},
-		func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return tracker.Watch(kind.Resource, metav1.NamespaceAll, o)
-		})
+	return apiclienttest.ListWatch(tracked{u.c.trackerOf(kind.Resource), kind}, metav1.ListOptions{})
+}
+
+// tracked are the objects of a kind in the tracker of a fake client.
+type tracked struct {
+	clienttesting.ObjectTracker
+	kind *compile.Kind
+}
+
+func (t tracked) List(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return t.ObjectTracker.List(t.kind.Resource, t.kind.Resource.GroupVersion().WithKind(t.kind.Name), metav1.NamespaceAll, o)
+}
+
+func (t tracked) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return t.ObjectTracker.Watch(t.kind.Resource, metav1.NamespaceAll, o)
 }
 
 func (u unencoded) Node(name string) cache.ListerWatcher {
 	api := u.c.CoreV1().Nodes()
-	return listWatch(u.c, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}, api.List, api.Watch)
-}
-
-// listWatch makes a ListerWatcher of the two methods of a typed client, which belongs to
-// client, with the selectors of options.
-func listWatch[L runtime.Object](
-	client any,
-	selecting metav1.ListOptions,
-	list func(context.Context, metav1.ListOptions) (L, error),
-	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
-) cache.ListerWatcher {
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selecting.FieldSelector
-			return list(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = selecting.FieldSelector
-			return follow(ctx, o)
-		},
-	}, client)
+	return apiclienttest.ListWatch(api, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
 }
 
 // tracker returns the tracker for objects of o's kind.

@@ -23,13 +23,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
+
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient/apiclienttest"
 )
 
 func show(resolvers []netip.AddrPort) string {
@@ -85,28 +86,10 @@ type clientset struct{ kubernetes.Interface }
 func (c clientset) Selected(r schema.GroupVersionResource, namespace string, selecting metav1.ListOptions) cache.ListerWatcher {
 	if r.Resource == "services" {
 		api := c.CoreV1().Services(namespace)
-		return listWatch(c.Interface, selecting, api.List, api.Watch)
+		return apiclienttest.ListWatch(api, selecting)
 	}
 	api := c.DiscoveryV1().EndpointSlices(namespace)
-	return listWatch(c.Interface, selecting, api.List, api.Watch)
-}
-
-func listWatch[L runtime.Object](
-	client any,
-	selecting metav1.ListOptions,
-	list func(context.Context, metav1.ListOptions) (L, error),
-	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
-) cache.ListerWatcher {
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selecting.LabelSelector
-			return list(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selecting.LabelSelector
-			return follow(ctx, o)
-		},
-	}, client)
+	return apiclienttest.ListWatch(api, selecting)
 }
 
 // finding is a Finder that runs in a synctest bubble.

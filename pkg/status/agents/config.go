@@ -6,15 +6,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 )
 
 // Config configures what asks all agents for an answer A.
 type Config[A any] struct {
 	// Pods are the pods in the namespace of the agents, and Agents is a label selector for them.
-	Pods   Source[*corev1.PodList]
+	Pods   apiclient.Source[*corev1.PodList]
 	Agents string
 	// Nodes are all nodes.
-	Nodes Source[*corev1.NodeList]
+	Nodes apiclient.Source[*corev1.NodeList]
 	// Ask returns the answer of the agent of a pod.
 	Ask func(context.Context, *corev1.Pod) (*A, error)
 	// Registerer registers the metrics.

@@ -2,45 +2,25 @@ package agents
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 )
 
-// Source lists and watches objects, like client-go's typed clients.
-type Source[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
-// ListWatch returns a Source for reflectors. It changes the options of each request by selecting.
-func ListWatch[L runtime.Object](source Source[L], selecting func(*metav1.ListOptions)) cache.ListerWatcher {
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			selecting(&o)
-			return source.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			selecting(&o)
-			return source.Watch(ctx, o)
-		},
-	}, source)
-}
-
 // NewPods returns an informer of the pods of the agents, which a label selector selects.
-func NewPods(pods Source[*corev1.PodList], selector string) cache.SharedIndexInformer {
-	return newInformer(ListWatch(pods, func(o *metav1.ListOptions) { o.LabelSelector = selector }), &corev1.Pod{}, strip)
+func NewPods(pods apiclient.Source[*corev1.PodList], selector string) cache.SharedIndexInformer {
+	return newInformer(apiclient.ListWatch(pods, metav1.ListOptions{LabelSelector: selector}), &corev1.Pod{}, strip)
 }
 
 // NewNodes returns an informer of nodes as strip returns them.
-func NewNodes(nodes Source[*corev1.NodeList], strip cache.TransformFunc) cache.SharedIndexInformer {
-	return newInformer(ListWatch(nodes, func(*metav1.ListOptions) {}), &corev1.Node{}, strip)
+func NewNodes(nodes apiclient.Source[*corev1.NodeList], strip cache.TransformFunc) cache.SharedIndexInformer {
+	return newInformer(apiclient.ListWatch(nodes, metav1.ListOptions{}), &corev1.Node{}, strip)
 }
 
 func newInformer(lw cache.ListerWatcher, example runtime.Object, strip cache.TransformFunc) cache.SharedIndexInformer {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
-	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
@@ -69,7 +69,7 @@ type Config struct {
 
 // Pods lists and watches pods, and patches their status.
 type Pods interface {
-	agents.Source[*corev1.PodList]
+	apiclient.Source[*corev1.PodList]
 	Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (*corev1.Pod, error)
 }
 

@@ -15,8 +15,8 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
@@ -82,7 +82,7 @@ type store struct{ *Gate }
 // watch follows the pods until ctx ends.
 func (g *Gate) watch(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	source := agents.ListWatch(g.cfg.Pods(metav1.NamespaceAll), func(o *metav1.ListOptions) { o.FieldSelector = selected })
+	source := apiclient.ListWatch(g.cfg.Pods(metav1.NamespaceAll), metav1.ListOptions{FieldSelector: selected})
 	cache.NewReflectorWithOptions(source, &corev1.Pod{}, store{g}, cache.ReflectorOptions{Name: "readiness", Logger: &logger}).RunWithContext(ctx)
 }
 

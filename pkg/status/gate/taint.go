@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 )
 
@@ -29,7 +30,7 @@ const taintRetry = 2 * time.Second
 // away until then.
 type Taint struct {
 	nodes    Nodes
-	pods     agents.Source[*corev1.PodList]
+	pods     apiclient.Source[*corev1.PodList]
 	key      string
 	agents   string
 	removals *prometheus.CounterVec
@@ -37,13 +38,13 @@ type Taint struct {
 
 // Nodes lists, watches and patches nodes.
 type Nodes interface {
-	agents.Source[*corev1.NodeList]
+	apiclient.Source[*corev1.NodeList]
 	Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, o metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
 }
 
 // NewTaint returns a Taint with a key and any effect. The agents are the pods that a label selector
 // selects. It starts nothing.
-func NewTaint(nodes Nodes, pods agents.Source[*corev1.PodList], key, agents string, reg prometheus.Registerer) (*Taint, error) {
+func NewTaint(nodes Nodes, pods apiclient.Source[*corev1.PodList], key, agents string, reg prometheus.Registerer) (*Taint, error) {
 	if faults := validation.IsQualifiedName(key); len(faults) > 0 {
 		return nil, fmt.Errorf("startup taint %q: %s", key, faults[0])
 	}
