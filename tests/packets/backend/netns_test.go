@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
@@ -63,47 +61,6 @@ func TestScenarios(t *testing.T) {
 		}
 	}
 	netpol.Runner{Backend: newBackend(t), Settle: time.Minute}.Run(t, chosen...) // what is right needs less
-}
-
-// TestExpect makes single connections with real packets.
-func TestExpect(t *testing.T) {
-	state := &netpol.State{
-		Namespaces: []*corev1.Namespace{netpol.NewNamespace("shop")},
-		Pods: []*corev1.Pod{
-			netpol.NewPod("shop", "web", "node-1", nil, "app=web"),
-			netpol.NewPod("shop", "api", "node-2", nil, "app=api"),
-			netpol.NewPod("shop", "db", "node-1", []int32{5432}, "app=db"),
-		},
-		Ports: []int32{5432},
-	}
-	state.Apply(netpol.PolicyYAML("shop", "db", `
-podSelector: {matchLabels: {app: db}}
-ingress:
-- from: [{podSelector: {matchLabels: {app: api}}}]
-  ports: [{port: tcp-5432}]
-`))
-	b := newBackend(t)
-	var expected []netpol.Expectation
-	var want []netpol.Outcome
-	for _, family := range b.Supports().Families {
-		for _, c := range []struct {
-			from    string
-			allowed bool
-			outcome netpol.Outcome
-		}{
-			{"shop/api", true, netpol.Connected},
-			{"shop/web", false, netpol.TimedOut},
-		} {
-			connection := netpol.Connection{From: c.from, To: "shop/db", Traffic: netpol.TCP(5432).Over(family)}
-			expected = append(expected, netpol.Expectation{Connection: connection, Allowed: c.allowed})
-			want = append(want, c.outcome)
-		}
-	}
-
-	got, err := netpol.Runner{Backend: b}.Expect(t.Context(), state, expected)
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
 }
 
 // TestHold holds connections of each kind: they get answers until a policy denies them.
