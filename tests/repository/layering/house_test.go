@@ -45,6 +45,18 @@ func TestHouse(t *testing.T) {
 	}
 }
 
+// The page fits into one reading.
+func TestArchitectureIsShort(t *testing.T) {
+	const most = 2500
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := len(bytes.Fields(text)); words > most {
+		t.Errorf("docs/architecture.md has %d words, more than %d", words, most)
+	}
+}
+
 // Each kind of import that modules must not have is noticed.
 func TestWrongImportsAreNoticed(t *testing.T) {
 	graph, parts, still := load(t), readParts(t), stillImported(t)
@@ -105,7 +117,7 @@ func partOf(parts []part, own string) (found part) {
 
 func readParts(t *testing.T) (parts []part) {
 	t.Helper()
-	for _, row := range table(t, "| part | packages | lines at most |") {
+	for _, row := range table(t, document, "| part | packages | lines at most |") {
 		bound, err := strconv.Atoi(strings.ReplaceAll(row[2], ",", ""))
 		if err != nil {
 			t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package layering holds the table of wings in docs/architecture.md: what the packages
-// of each may reach of this module, and what they must not reach elsewhere.
+// Package layering holds layering.md: what packages may reach of this module, and what they must not
+// reach elsewhere; and the sizes of core, drivers and modules in docs/architecture.md.
 package layering
 
 import (
@@ -19,6 +19,7 @@ const (
 	module   = "sigs.k8s.io/kube-network-policies/"
 	plugin   = "cmd/kubectl-netpol" // a module of its own
 	document = "../../../docs/architecture.md"
+	tables   = "layering.md"
 )
 
 // A rule is a row of the table of packages.
@@ -46,7 +47,7 @@ func TestPackagesStayBehindTheirBoundaries(t *testing.T) {
 		t.Run(own, func(t *testing.T) {
 			r, prefix := ruleOf(rules, own)
 			if r == nil {
-				t.Fatalf("%s has no row in the table of packages of docs/architecture.md", own)
+				t.Fatalf("%s has no row in the table of packages of layering.md", own)
 			}
 			used[prefix] = true
 			check(t, graph, own, r, used)
@@ -55,12 +56,12 @@ func TestPackagesStayBehindTheirBoundaries(t *testing.T) {
 	for _, r := range rules {
 		for _, p := range r.packages {
 			if !used[p] {
-				t.Errorf("docs/architecture.md has a row for %s, which does not exist", p)
+				t.Errorf("layering.md has a row for %s, which does not exist", p)
 			}
 		}
 		for _, p := range r.reaches {
 			if !used[r.row+" > "+p] {
-				t.Errorf("docs/architecture.md lets %s reach %s, which no package of the row does", r.row, p)
+				t.Errorf("layering.md lets %s reach %s, which no package of the row does", r.row, p)
 			}
 		}
 	}
@@ -109,11 +110,11 @@ func longest(prefixes []string, own string) (found string, ok bool) {
 func readRules(t *testing.T) []*rule {
 	t.Helper()
 	libraries := map[string][]string{}
-	for _, row := range table(t, "| library | import paths |") {
+	for _, row := range table(t, tables, "| library | import paths |") {
 		libraries[row[0]] = list(row[1])
 	}
 	var rules []*rule
-	for _, row := range table(t, "| packages | what they own, or why the rule | may reach | never reach |") {
+	for _, row := range table(t, tables, "| packages | what they own, or why the rule | may reach | never reach |") {
 		r := &rule{row: row[0], packages: prefixes(row[0])}
 		switch row[2] {
 		case "nothing":
@@ -124,7 +125,7 @@ func readRules(t *testing.T) []*rule {
 		}
 		for _, name := range list(row[3]) {
 			if libraries[name] == nil {
-				t.Fatalf("docs/architecture.md: %s names %q, which the table of libraries does not have", r.row, name)
+				t.Fatalf("layering.md: %s names %q, which the table of libraries does not have", r.row, name)
 			}
 			r.never = append(r.never, libraries[name]...)
 		}
@@ -144,8 +145,8 @@ func prefixes(cell string) []string {
 	return names
 }
 
-// table returns the cells of the table of the document that begins with header.
-func table(t *testing.T, header string) [][]string {
+// table returns the cells of the table of a document that begins with header.
+func table(t *testing.T, document, header string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(document)
 	if err != nil {
