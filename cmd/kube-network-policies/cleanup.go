@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
@@ -11,8 +12,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/base/sealedfile"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/bridgefilter"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
@@ -45,17 +46,37 @@ func (o *cleanupOptions) Run(ctx context.Context) error {
 	if err := o.Apply(); err != nil {
 		return err
 	}
-	err := steer.Cleanup(ctx) // first: its rules set marks
-	err = errors.Join(err, bridgefilter.Cleanup(), conntrack.Unmark(ctx, o.marks.Mask()))
-	if o.snapshotCache != "" {
-		err = errors.Join(err, sealedfile.Remove(o.snapshotCache), sealedfile.Remove(agent.NamesFile(o.snapshotCache)))
-	}
-	if err != nil {
+	if err := o.cleanup(ctx); err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Tables, marks and saved state removed", "marks", fmt.Sprintf("%#x", o.marks.Mask()), "snapshotCache", o.snapshotCache)
 	if o.wait {
 		<-ctx.Done()
 	}
 	return nil
+}
+
+// cleanup removes what agents have left that are gone.
+func (o *cleanupOptions) cleanup(ctx context.Context) error {
+	queues, err := queue.Host{}.Stats()
+	if err != nil {
+		return err
+	}
+	logger := klog.FromContext(ctx)
+	kept, ours, err := steer.Cleanup(ctx, func(number uint16) bool {
+		return slices.ContainsFunc(queues, func(s queue.Stat) bool { return s.Number == number })
+	})
+	if len(kept) > 0 {
+		logger.Info("Tables of agents that run on this node stay", "tables", kept)
+	}
+	if ours {
+		return err
+	}
+	err = errors.Join(err, conntrack.Unmark(ctx, o.marks.Mask())) // last: rules set marks
+	if o.snapshotCache != "" {
+		err = errors.Join(err, sealedfile.Remove(o.snapshotCache), sealedfile.Remove(agent.NamesFile(o.snapshotCache)))
+	}
+	if err == nil {
+		logger.Info("Tables, marks and saved state removed", "marks", fmt.Sprintf("%#x", o.marks.Mask()), "snapshotCache", o.snapshotCache)
+	}
+	return err
 }

@@ -48,6 +48,7 @@ type agents struct{ *agent }
 
 func (a agents) Bound(number uint16) bool { return a.place.Bound(number) }
 func (a agents) Listening() bool          { return a.listening() == nil }
+func (a agents) Alone() bool              { return a.place.Alone() }
 
 // queueLoops returns the loops that read packets and send verdicts.
 func (a *agent) queueLoops() (all []loop) {

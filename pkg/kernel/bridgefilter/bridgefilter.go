@@ -10,7 +10,6 @@ package bridgefilter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
 
@@ -58,9 +56,8 @@ type Filter struct {
 	want state
 
 	// Owned by Run.
-	wanted  bool   // Set has asked for filtering at least once
-	cleaned bool   // the objects of version 0.2.0 are removed
-	logged  string // the last error, empty after a success
+	wanted bool   // Set has asked for filtering at least once
+	logged string // the last error, empty after a success
 }
 
 // state is the desired state of the table.
@@ -149,13 +146,6 @@ func (f *Filter) sync(ctx context.Context) error {
 	if err := f.table.Run(ctx, plan(want)); err != nil {
 		return fmt.Errorf("write table bridge %s: %w", TableName, err)
 	}
-	if f.cleaned {
-		return nil
-	}
-	if err := f.table.Run(ctx, removeFormer()); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove what an earlier version has written to table bridge %s: %w", TableName, err)
-	}
-	f.cleaned = true
 	return nil
 }
 
@@ -191,42 +181,6 @@ func plan(want state) *nft.Transaction {
 		tx.AddRule(preroutingChain, framesRule)
 	}
 	return tx
-}
-
-// removeFormer removes the objects of version 0.2.0. It runs once, because it deletes a chain.
-func removeFormer() *nft.Transaction {
-	tx := &nft.Transaction{}
-	tx.Delete(&knftables.Chain{Name: "forward"})
-	tx.Delete(&knftables.Set{Name: "bridges"})
-	tx.Delete(&knftables.Counter{Name: "vlan-tag-0"})
-	return tx
-}
-
-// Cleanup removes the table, if it exists. This drops the packets that wait in any queue of the
-// network namespace.
-func Cleanup() error {
-	if err := cleanup(); err != nil {
-		return fmt.Errorf("remove table bridge %s: %w", TableName, err)
-	}
-	return nil
-}
-
-func cleanup() error {
-	conn, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyBridge)
-	if err != nil {
-		return err
-	}
-	for _, table := range tables {
-		if table.Name == TableName {
-			conn.DelTable(table)
-			return conn.Flush()
-		}
-	}
-	return nil
 }
 
 var droppedDesc = prometheus.NewDesc("netpol_vlan_tag_frames_total",

@@ -143,36 +143,6 @@ func TestBridgesComeAndGo(t *testing.T) {
 	})
 }
 
-// A table of version 0.2.0 loses the objects that are no longer used.
-func TestFormerRulesAreRemoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, k := started(t)
-		former := &nft.Transaction{}
-		former.Add(&knftables.Table{})
-		former.Add(&knftables.Counter{Name: "vlan-tag-0"})
-		former.Add(&knftables.Set{Name: "bridges", Type: "ifname"})
-		former.Add(&knftables.Chain{Name: "forward"})
-		former.Add(&knftables.Rule{Chain: "forward", Rule: "meta ibrname @bridges ether type 8021q vlan id 0 counter name vlan-tag-0 drop"})
-		if err := k.Run(t.Context(), former); err != nil {
-			t.Fatal(err)
-		}
-		f.Set(true, nil)
-		synctest.Wait()
-		if table := k.Table; len(table.Chains) != 1 || len(table.Sets) != 1 || len(table.Counters) != 1 {
-			t.Errorf("the table is\n%s", k.Dump())
-		}
-		if got := k.state(t); !got.filters {
-			t.Errorf("got %v", got)
-		}
-		before := k.count()
-		time.Sleep(verifyInterval)
-		synctest.Wait()
-		if n := k.count() - before; n != 1 {
-			t.Errorf("%d writes in a minute, want 1", n)
-		}
-	})
-}
-
 // A table that another process removed is written again.
 func TestRemovedTableIsWrittenAgain(t *testing.T) {
 	for name, wait := range map[string]func(*Filter){

@@ -31,6 +31,8 @@ type Agents interface {
 	Bound(queue uint16) bool
 	// Listening reports whether all queues of this agent are bound.
 	Listening() bool
+	// Alone reports whether there is no other agent on the node, see Place.Alone.
+	Alone() bool
 }
 
 // Record is what the table says about its holder.

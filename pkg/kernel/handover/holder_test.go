@@ -13,6 +13,7 @@ type known struct {
 
 func (k known) Bound(number uint16) bool { return slices.Contains(k.bound, number) }
 func (k known) Listening() bool          { return k.listening }
+func (k known) Alone() bool              { return len(k.bound) == 0 }
 
 func TestWhoStandsBy(t *testing.T) {
 	own, older, newer := Holder{Started: 5, Queue: 110}, Holder{Started: 4, Queue: 103}, Holder{Started: 5, Queue: 117}

@@ -115,8 +115,8 @@ func (p *encoding) addTable(op operation) error {
 		p.message(op, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	case deleteVerb:
 		p.message(op, unix.NFT_MSG_DELTABLE, 0)
-	default:
-		return errUnknown
+	case flushVerb:
+		p.message(op, unix.NFT_MSG_DELRULE, 0)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (tx *Transaction) AddRule(chain string, r rule.Rule) { tx.append(addVerb, &
 // Delete removes object with its contents. It must exist.
 func (tx *Transaction) Delete(object knftables.Object) { tx.append(deleteVerb, object) }
 
-// Flush removes the rules of a chain or the elements of a set.
+// Flush removes the rules of a table or chain, or the elements of a set.
 func (tx *Transaction) Flush(object knftables.Object) { tx.append(flushVerb, object) }
 
 func (tx *Transaction) append(verb verb, object any) {

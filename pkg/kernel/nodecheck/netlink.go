@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -16,7 +18,9 @@ import (
 var families = map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
 
 func (s *State) readChains() error {
-	return listNftables(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(family uint8, chain []byte) {
+	former := false
+	err := listNftables(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(family uint8, chain []byte) {
+		table, chainName := text(chain, unix.NFTA_CHAIN_TABLE), text(chain, unix.NFTA_CHAIN_NAME)
 		hook, policy := uint32(unix.NF_INET_NUMHOOKS), uint32(accept)
 		if value := attribute(chain, unix.NFTA_CHAIN_HOOK); value != nil {
 			hook = number(attribute(value, unix.NFTA_HOOK_HOOKNUM))
@@ -26,8 +30,13 @@ func (s *State) readChains() error {
 		}
 		name, ip := families[family]
 		forwarded := hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_FORWARD || hook == unix.NF_INET_POST_ROUTING
-		s.addChain(name, text(chain, unix.NFTA_CHAIN_TABLE), text(chain, unix.NFTA_CHAIN_NAME), ip && forwarded && policy == drop)
+		former = former || table == upstream && chainName == formerChain
+		s.addChain(name, table, chainName, ip && forwarded && policy == drop)
 	})
+	if former {
+		s.Problems = slices.DeleteFunc(s.Problems, func(p Problem) bool { return strings.HasPrefix(p.Found, upstream) })
+	}
+	return err
 }
 
 func (s *State) readFlowtables() error {

@@ -52,6 +52,7 @@ func TestState(t *testing.T) {
 		},
 			[]Problem{{PolicyEngine, "cali-* of Calico"}}},
 		"kindnetd": {func(s *State) { s.addChain("inet", "kindnet-network-policies", "postrouting", false) }, []Problem{{PolicyEngine, "kindnet-network-policies* of kindnetd"}}},
+		"upstream": {func(s *State) { s.addChain("inet", "kube-network-policies", "postrouting", false) }, []Problem{{PolicyEngine, "kube-network-policies* of the upstream agent"}}},
 		"kube-proxy and ourself": {find: func(s *State) {
 			s.addChain("inet", "netpol-agent", "divert", false)
 			s.addChain("ip", "kube-proxy", "services", false)

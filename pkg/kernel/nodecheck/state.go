@@ -55,7 +55,12 @@ var engines = []struct{ prefix, name string }{
 	{"calico", "Calico"},
 	{"AZURE-NPM", "Azure Network Policy Manager"},
 	{"WEAVE-NPC", "Weave Net"},
+	{upstream, "the upstream agent"},
 }
+
+// upstream is the name of the upstream agent's table, and of ours in versions up to 0.2.0, which had a
+// chain formerChain.
+const upstream, formerChain = "kube-network-policies", "divert"
 
 // addChain adds a chain. drops says whether forwarded packets pass it and its policy is drop. It
 // does not look for rules that accept packets of pods.

@@ -97,7 +97,7 @@ func BenchmarkKernelWrite(b *testing.B) {
 			})
 		}
 	}
-	if err := cleanup(b.Context(), s.table); err != nil {
+	if err := removeTable(b.Context(), knftables.InetFamily, TableName); err != nil {
 		b.Fatal(err)
 	}
 }

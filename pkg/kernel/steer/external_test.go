@@ -23,6 +23,12 @@ type running struct {
 // startRun runs s with sets until the test ends.
 func startRun(t *testing.T, s *Steerer, sets Sets) {
 	t.Helper()
+	s.Set(sets)
+	start(t, s)
+}
+
+func start(t *testing.T, s *Steerer) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := make(chan error, 1)
 	t.Cleanup(func() {
@@ -31,7 +37,6 @@ func startRun(t *testing.T, s *Steerer, sets Sets) {
 			t.Error(err)
 		}
 	})
-	s.Set(sets)
 	go func() { done <- s.Run(ctx) }()
 }
 

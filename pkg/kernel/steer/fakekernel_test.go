@@ -6,13 +6,11 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
 )
 
 // newFakeSteerer returns a Steerer on a fake kernel, which it accesses through an interface that may
@@ -23,7 +21,9 @@ func newFakeSteerer(cfg Config, through knftables.Interface, fake *knftables.Fak
 	}
 	cfg.Divert, cfg.EarlyUDP = DivertQueue, cfg.EarlyUDP.choose(Capabilities{})
 	k := &fakeKernel{nft: through, fake: fake, now: 1, notify: make(chan commit)}
-	return newSteerer(cfg, Capabilities{}, k, k, &fakeVerdicts{fake: fake}), nil
+	s := newSteerer(cfg, Capabilities{}, k, k, &fakeVerdicts{fake: fake})
+	s.former = &fakeFormer{}
+	return s, nil
 }
 
 // fakeKernel reads and writes a knftables.Fake through nft, which may inject faults. The generation
@@ -82,26 +82,6 @@ func (k *fakeKernel) counters(ctx context.Context) (map[string]uint64, error) {
 		}
 	}
 	return packets, err
-}
-
-// queues returns the queue numbers in the rules of divertRules.
-func (k *fakeKernel) queues(ctx context.Context) ([]uint16, error) {
-	rules, err := k.nft.ListRules(ctx, divertChain)
-	if err != nil && !knftables.IsNotFound(err) {
-		return nil, err
-	}
-	var numbers []uint16
-	for _, r := range rules {
-		_, to, _ := strings.Cut(r.Rule, " to ")
-		var first, last uint16
-		if n, _ := fmt.Sscanf(to, "%d-%d", &first, &last); n == 1 {
-			last = first
-		}
-		if to != "" {
-			numbers = append(numbers, queuenum.Range{First: first, Count: last - first + 1}.All()...)
-		}
-	}
-	return numbers, nil
 }
 
 func (k *fakeKernel) listen(ctx context.Context, started func(), report func(commit)) error {

@@ -18,7 +18,7 @@ import (
 )
 
 // holderSet has the holder as its only element, or none after the holder has released
-// the table. Tables of agents that know of no holders do not have the set.
+// the table. A table that an operator has made need not have the set.
 const holderSet = "holder"
 
 // holderPoll is how often another agent checks whether the holder is gone.
@@ -44,19 +44,28 @@ func decodeHolder(key []byte) handover.Holder {
 // decideStandby decides whether this agent may write the table that it has observed. d is
 // the desired state.
 func (s *Steerer) decideStandby(ctx context.Context, d *desiredState) (handover.Standby, error) {
-	o := s.observed
-	if s.cfg.Agents == nil || o.layout == absent {
+	if s.cfg.Agents == nil {
 		return handover.Standby{}, nil
 	}
-	r := handover.Record{Named: o.named, Holder: o.holder}
-	if !o.named {
-		queues, err := s.kernel.queues(ctx)
-		if err != nil {
-			return handover.Standby{}, fmt.Errorf("read the queue numbers in table %s: %w", TableName, err)
-		}
-		r.Queues = slices.DeleteFunc(queues, s.cfg.deciding().Contains)
+	r, exists, err := s.record(ctx)
+	if err != nil || !exists {
+		return handover.Standby{}, err
 	}
+	r.Queues = slices.DeleteFunc(r.Queues, s.cfg.deciding().Contains)
 	return s.cfg.Holder.Stand(r, s.cfg.Agents, d.final()), nil
+}
+
+// record returns what the observed table says about its holder, or if there is none, the former one.
+func (s *Steerer) record(ctx context.Context) (r handover.Record, exists bool, err error) {
+	o := s.observed
+	if o.layout == absent {
+		f, err := s.former.read(ctx)
+		if err != nil {
+			return r, false, fmt.Errorf("read table %s: %w", FormerName, err)
+		}
+		return f.record, f.ours, nil
+	}
+	return handover.Record{Named: true, Holder: o.holder}, true, nil
 }
 
 // setStandby records what decideStandby decided. It reports whether the table may be written.
@@ -136,6 +145,9 @@ func (s *Steerer) release(ctx context.Context) error {
 		return err
 	}
 	defer s.unlockTable()
+	if back, err := s.handBack(ctx); back || err != nil {
+		return err
+	}
 	for attempt := 1; ; attempt++ {
 		o, err := s.read(ctx)
 		if err != nil {

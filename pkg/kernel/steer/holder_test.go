@@ -106,6 +106,15 @@ type member struct {
 
 func (a *member) Listening() bool { return a.listening }
 
+func (a *member) Alone() bool {
+	alone := true
+	a.bound.Range(func(queue, _ any) bool {
+		alone = queue.(uint16)/100 == a.first/100
+		return alone
+	})
+	return alone
+}
+
 // agent returns an agent that has bound its queues.
 func (m *machine) agent(t *testing.T, started uint32, first uint16) *member {
 	t.Helper()
@@ -139,9 +148,8 @@ func (m *machine) wantDivert(t *testing.T, when string, want uint16) {
 	}
 }
 
-// earlier writes the table of an agent of an earlier version, without a holder and with the queues
-// 100-103.
-func earlier(t *testing.T, m *machine) {
+// unheld writes a table without a holder, with the queues 100-103.
+func unheld(t *testing.T, m *machine) {
 	t.Helper()
 	dump, err := os.ReadFile("testdata/queue.nft")
 	if err != nil {
@@ -183,10 +191,8 @@ func TestWhoWritesTheTable(t *testing.T) {
 		{name: "an earlier agent that had the same numbers", held: heldBy(newer, own), want: own, healthy: true},
 		{name: "a holder that has released the table", held: heldBy(newer, other),
 			edit: func(m *machine, _ *member) { m.fake.Table.Sets[holderSet].Elements = nil }, want: own, healthy: true},
-		{name: "an earlier version", held: earlier, edit: listening(100, 4), want: 100, healthy: true},
-		{name: "an earlier version, one of whose queues is bound", held: earlier, edit: listening(103, 1), want: 100, healthy: true},
-		{name: "an earlier version that is gone", held: earlier, want: own, healthy: true},
-		{name: "an earlier version that is gone, and no desired state", held: earlier, nothing: true, want: 100},
+		{name: "a table without a holder", held: unheld, want: own, healthy: true},
+		{name: "a table without a holder, and no desired state", held: unheld, nothing: true, want: 100},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMachine()
@@ -217,14 +223,6 @@ func heldBy(started uint32, first uint16) func(*testing.T, *machine) {
 
 func gone(first uint16) func(*machine, *member) {
 	return func(m *machine, _ *member) { m.bind(first, false) }
-}
-
-func listening(first, count uint16) func(*machine, *member) {
-	return func(m *machine, _ *member) {
-		for n := range count {
-			m.bound.Store(first+n, true)
-		}
-	}
 }
 
 func TestTableIsTakenOverAtOnceWithItsElements(t *testing.T) {
@@ -306,7 +304,7 @@ func TestAnyOrderOfAgentsEndsWithOne(t *testing.T) {
 func anyOrder(t *testing.T, r *rand.Rand) {
 	m := newMachine()
 	if r.IntN(2) == 0 {
-		earlier(t, m)
+		unheld(t, m)
 	}
 	var clock uint32
 	type process struct {

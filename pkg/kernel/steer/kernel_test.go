@@ -191,7 +191,7 @@ func TestKernelProbeAndCleanupLeaveNothing(t *testing.T) {
 	t.Logf("queue: %v, xtables: %v, SCTP: %v", caps.Queue, caps.XTables, caps.SCTPConntrack)
 	mustSync(t, newReal(t, nil), isolated(n.b))
 	for range 2 {
-		if err := Cleanup(testContext(t)); err != nil {
+		if kept, _, err := Cleanup(testContext(t), func(uint16) bool { return false }); err != nil || kept != nil {
 			t.Fatal(err)
 		}
 		if out, err := exec.Command("nft", "list", "ruleset").Output(); err != nil || len(out) > 0 {

@@ -51,8 +51,12 @@ func (k netlinkKernel) exists(ctx context.Context) (bool, error) {
 func (k netlinkKernel) owners(ctx context.Context) (owners []element, err error) {
 	_, err = k.readConsistently(ctx, func(conn *netlink.Conn) error {
 		owners = nil
+		table := tableArgument
+		if _, err := get(conn, unix.NFT_MSG_GETTABLE, 0, table); errors.Is(err, unix.ENOENT) {
+			table = formerArgument
+		}
 		for _, spec := range ownersSpecs() {
-			keys, _, err := setKeys(conn, spec.name)
+			keys, _, err := setKeys(conn, table, spec.name)
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}
@@ -112,7 +116,7 @@ func readOnce(conn *netlink.Conn, want tableLayout) (*observedState, error) {
 	o.named = slices.Contains(r.names["set"], holderSet)
 	if o.named {
 		var err error
-		if o.holder, err = readHolder(conn); err != nil {
+		if o.holder, err = readHolder(conn, tableArgument); err != nil {
 			return nil, err
 		}
 	}
@@ -269,8 +273,8 @@ func expressionsHash(expressions []byte) string {
 
 // setKeys lists the elements of a set. ok is false if an element contains both ends of a range, which
 // we do not write.
-func setKeys(conn *netlink.Conn, set string) (keys []setKey, ok bool, err error) {
-	answers, err := get(conn, unix.NFT_MSG_GETSETELEM, netlink.Dump, tableArgument, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, set))
+func setKeys(conn *netlink.Conn, table argument, set string) (keys []setKey, ok bool, err error) {
+	answers, err := get(conn, unix.NFT_MSG_GETSETELEM, netlink.Dump, table, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if err != nil {
 		return nil, false, err
 	}
@@ -289,8 +293,8 @@ func setKeys(conn *netlink.Conn, set string) (keys []setKey, ok bool, err error)
 }
 
 // readHolder returns the zero Holder if the set does not have exactly one.
-func readHolder(conn *netlink.Conn) (handover.Holder, error) {
-	keys, ok, err := setKeys(conn, holderSet)
+func readHolder(conn *netlink.Conn, table argument) (handover.Holder, error) {
+	keys, ok, err := setKeys(conn, table, holderSet)
 	if err != nil {
 		return handover.Holder{}, fmt.Errorf("set %s: %w", holderSet, err)
 	}
@@ -303,7 +307,7 @@ func readHolder(conn *netlink.Conn) (handover.Holder, error) {
 // readSet returns nil elements if the set has elements that we do not write, such as a range that is
 // not a prefix. Such a set is rewritten.
 func readSet(conn *netlink.Conn, spec setSpec) (elements, error) {
-	keys, ok, err := setKeys(conn, spec.name)
+	keys, ok, err := setKeys(conn, tableArgument, spec.name)
 	if err != nil || !ok {
 		return nil, err
 	}

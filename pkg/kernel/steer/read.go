@@ -19,13 +19,12 @@ type kernel interface {
 	exists(context.Context) (bool, error)
 	// read returns the observed state of the table, in which want describes our layout.
 	read(ctx context.Context, want tableLayout) (*observedState, error)
-	// owners returns the elements of the sets of owners, of a table with any layout. It skips
-	// elements that it cannot decode: the first desired state replaces them.
+	// owners returns the elements of the sets of owners, of a table with any layout, or of the former
+	// one if there is none. It skips elements that it cannot decode: the first desired state replaces
+	// them.
 	owners(context.Context) ([]element, error)
 	// counters returns the packets of each counter of the table.
 	counters(context.Context) (map[string]uint64, error)
-	// queues returns the queue numbers to which the table sends packets to be decided.
-	queues(context.Context) ([]uint16, error)
 	// listen reports commits to nftables until ctx ends, and then returns nil. It calls started
 	// when it has subscribed.
 	listen(ctx context.Context, started func(), report func(commit)) error

@@ -58,6 +58,7 @@ type Steerer struct {
 	commits commits
 
 	verdicts  verdictKernel
+	former    formerTable
 	tableLock chan struct{}            // full while the table is applied or released, or verdicts or overrides are written
 	overrides map[overrideKey]struct{} // in the kernel, or to be written with the table; owned by the holder of tableLock
 	inherits  bool                     // the table may have overrides of an earlier agent; owned like them
@@ -77,7 +78,10 @@ type Steerer struct {
 	replace   bool           // repairing the base failed, so create a new table
 	flush     bool           // another process may have added verdicts, and they are not flushed yet
 	verified  time.Time
-	reported  time.Time // when a change by another process was last logged
+	formerDue time.Time // when the former table is looked at next
+	// formerQueue is bound by the last agent that held the former table, 0 if none is known.
+	formerQueue uint16
+	reported    time.Time // when a change by another process was last logged
 
 	mu            sync.Mutex
 	desired       *desiredState // the latest
@@ -128,7 +132,7 @@ func newTable(cfg Config) (*nft.Table, error) {
 
 // newSteerer requires a valid Config without automatic choices.
 func newSteerer(cfg Config, caps Capabilities, t table, k kernel, v verdictKernel) *Steerer {
-	s := &Steerer{cfg: cfg, divert: cfg.Divert, table: t, kernel: k, verdicts: v, health: errNotSynced,
+	s := &Steerer{cfg: cfg, divert: cfg.Divert, table: t, kernel: k, verdicts: v, former: netlinkFormer{}, health: errNotSynced,
 		mayAnswer: cfg.BlockMark != 0 && caps.Answers(),
 		overrides: make(map[overrideKey]struct{}), inherits: true,
 		onStandby: make(chan struct{}, 1), tableLock: make(chan struct{}, 1)}
@@ -251,25 +255,4 @@ func (s *Steerer) hasTable(ctx context.Context) bool {
 	defer cancel()
 	exists, err := s.kernel.exists(ctx)
 	return exists || err != nil
-}
-
-// Cleanup removes the table, if it exists. This drops the packets in all queues of the network
-// namespace.
-func Cleanup(ctx context.Context) error {
-	table, err := nft.New(knftables.InetFamily, TableName, nft.Options{})
-	if err != nil {
-		return err
-	}
-	defer table.Close()
-	return cleanup(ctx, table)
-}
-
-func cleanup(ctx context.Context, t table) error {
-	tx := &nft.Transaction{}
-	tx.Add(&knftables.Table{}) // deleting a missing table is an error
-	tx.Delete(&knftables.Table{})
-	if err := t.RunAt(ctx, tx, 0); err != nil {
-		return fmt.Errorf("remove table %s: %w", TableName, err)
-	}
-	return nil
 }

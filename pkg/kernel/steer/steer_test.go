@@ -49,6 +49,7 @@ type onlyAgent struct{}
 
 func (onlyAgent) Bound(queue uint16) bool { return queue >= 100 && queue < 110 }
 func (onlyAgent) Listening() bool         { return true }
+func (onlyAgent) Alone() bool             { return true }
 
 // newFake returns a Steerer on a fake kernel, with testConfig changed by edit.
 func newFake(t *testing.T, edit func(*Config)) (*Steerer, *knftables.Fake) {
@@ -303,19 +304,6 @@ func TestRunBeforeTheFirstDesiredState(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestCleanupIsIdempotent(t *testing.T) {
-	s, fake := newFake(t, nil)
-	mustSync(t, s, Sets{})
-	for range 2 {
-		if err := cleanup(t.Context(), s.table); err != nil {
-			t.Fatal(err)
-		}
-		if got := fake.Dump(); got != "" {
-			t.Errorf("left behind:\n%s", got)
-		}
 	}
 }
 

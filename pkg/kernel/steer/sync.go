@@ -45,6 +45,7 @@ func (s *Steerer) sync(ctx context.Context) error {
 	}
 	if err == nil {
 		s.commits.verified(unverified)
+		err = s.retireFormer(ctx)
 	}
 	return err
 }

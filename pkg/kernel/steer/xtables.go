@@ -1,44 +1,46 @@
 package steer
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-	"github.com/google/nftables/xt"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
 )
 
 // objectCounter is NFT_OBJECT_COUNTER, linux/netfilter/nf_tables.h.
 const objectCounter = 1
 
-// queues implements kernel. It reads the rules of divertChain, which every version has.
-func (netlinkKernel) queues(context.Context) ([]uint16, error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return nil, err
+// queueNumbers returns the queue numbers in the rules of a chain of a table, none if it does not exist.
+// With an empty name it is about all chains.
+func queueNumbers(conn *netlink.Conn, table argument, chain string) (numbers []uint16, err error) {
+	rules, err := get(conn, unix.NFT_MSG_GETRULE, netlink.Dump, table)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("list rules: %w", err)
 	}
-	table := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
-	rules, err := conn.GetRules(table, &nftables.Chain{Name: divertChain, Table: table})
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
-	var numbers []uint16
 	for _, r := range rules {
-		for _, e := range r.Exprs {
-			switch e := e.(type) {
-			case *expr.Queue:
-				numbers = append(numbers, queuenum.Range{First: e.Num, Count: e.Total}.All()...)
-			case *expr.Target:
-				if info, ok := e.Info.(*xt.Unknown); ok && e.Name == "NFQUEUE" && len(*info) >= 4 {
-					numbers = append(numbers, queuenum.Range{First: binary.NativeEndian.Uint16(*info), Count: binary.NativeEndian.Uint16((*info)[2:])}.All()...)
-				}
-			}
+		if chain != "" && text(attribute(r, unix.NFTA_RULE_CHAIN)) != chain {
+			continue
+		}
+		for _, e := range nlattr.All(attribute(r, unix.NFTA_RULE_EXPRESSIONS)) {
+			numbers = append(numbers, queuesOf(text(attribute(e, unix.NFTA_EXPR_NAME)), attribute(e, unix.NFTA_EXPR_DATA)).All()...)
 		}
 	}
-	return numbers, err
+	return numbers, nil
+}
+
+// queuesOf returns the queue numbers of an expression: a queue statement, or the NFQUEUE target of
+// xtables (struct xt_NFQ_info_v3), whose numbers are in host byte order.
+func queuesOf(expression string, data []byte) queuenum.Range {
+	switch info := attribute(data, unix.NFTA_TARGET_INFO); {
+	case expression == "queue":
+		return queuenum.Range{First: uint16(number(attribute(data, unix.NFTA_QUEUE_NUM))), Count: max(1, uint16(number(attribute(data, unix.NFTA_QUEUE_TOTAL))))}
+	case expression == "target" && text(attribute(data, unix.NFTA_TARGET_NAME)) == "NFQUEUE" && len(info) >= 4:
+		return queuenum.Range{First: binary.NativeEndian.Uint16(info), Count: binary.NativeEndian.Uint16(info[2:])}
+	}
+	return queuenum.Range{}
 }

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -109,10 +110,11 @@ func (l *load) p99() time.Duration {
 // surge is a node whose agents replace each other like the pods of a DaemonSet with
 // maxSurge 1: the new one must be ready before the old one is stopped.
 type surge struct {
-	c     *cluster
-	node  int // its index
-	turn  int
-	agent *lab.Agent
+	c      *cluster
+	node   int // its index
+	turn   int
+	agent  *lab.Agent
+	binary string // empty for the agent under test
 }
 
 // next starts another agent, waits until it is ready, and stops the previous one.
@@ -143,7 +145,7 @@ func (s *surge) start(t *testing.T, args ...string) *lab.Agent {
 	t.Helper()
 	s.turn++
 	agent, err := s.c.Nodes[s.node].StartAgent(lab.AgentConfig{
-		Binary: labtest.AgentBinary, Manifests: s.c.Manifests.Dir(), Args: args,
+		Binary: cmp.Or(s.binary, labtest.AgentBinary), Manifests: s.c.Manifests.Dir(), Args: args,
 		Metrics: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 9080+uint16(s.turn%3)),
 	})
 	if err != nil {
@@ -229,46 +231,6 @@ func TestOlderAgentTakesOverWhenTheNewerOneEnds(t *testing.T) {
 	newer.Kill()
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 	labtest.WaitReady(t, older)
-}
-
-// TestEarlierVersionIsWaitedFor: the table is one of an earlier version, which does not
-// record its holders, and a process has bound its queue. The agent does not take the table
-// from that process.
-func TestEarlierVersionIsWaitedFor(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	node := c.Nodes[0]
-	c.Apply(t, "policies", onlyDB)
-	s := &surge{c: c}
-	s.next(t, "--nfqueue-id=100")
-	s.agent.Kill()
-	if output, err := node.Run(t.Context(), "", "nft", "delete set inet netpol-agent holder"); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
-	listener := bindQueue(t, node, 100)
-
-	next := s.start(t)
-	labtest.WaitReady(t, next) // otherwise the old one would never be stopped
-	labtest.WaitLog(t, next, "an agent of an earlier version holds the table")
-	if c.tableHas(t, "holder") {
-		t.Error("the table of an agent that lives was replaced")
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-	if !c.tableHas(t, "holder") {
-		t.Error("the table was not replaced")
-	}
-}
-
-// tableHas reports whether the table of the first node has a set.
-func (c *cluster) tableHas(t *testing.T, set string) bool {
-	t.Helper()
-	output, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "table", "inet", "netpol-agent")
-	if err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
-	return strings.Contains(output, fmt.Sprintf("\tset %s {\n", set))
 }
 
 // bindQueue simulates another program that uses a queue number.
