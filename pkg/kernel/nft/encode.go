@@ -91,7 +91,8 @@ func (p *encoding) add(ops []operation) (n int, err error) {
 	case *knftables.Counter:
 		return 1, p.addCounter(op, o)
 	case *Rule:
-		return 1, p.addRule(op, o)
+		p.addRule(op, o)
+		return 1, nil
 	case *knftables.Element:
 		return p.addElements(ops, o.Set)
 	}
@@ -185,18 +186,14 @@ func (p *encoding) addCounter(op operation, c *knftables.Counter) error {
 	return nil
 }
 
-func (p *encoding) addRule(op operation, r *Rule) error {
-	encoded, err := r.Rule.Encode(rule.Options{Family: p.protocol, XTables: p.xtables, FirstSet: p.setIDs + 1})
-	if err != nil {
-		return err
-	}
+func (p *encoding) addRule(op operation, r *Rule) {
+	encoded := r.Rule.Encode(rule.Options{XTables: p.xtables, FirstSet: p.setIDs + 1})
 	for _, set := range encoded.Sets {
 		p.addAnonymous(op, set)
 	}
 	p.message(op, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	p.batch.String(unix.NFTA_RULE_CHAIN, r.Chain)
 	p.batch.Bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, encoded.Exprs)
-	return nil
 }
 
 func (p *encoding) addSet(op operation, s *knftables.Set) error {

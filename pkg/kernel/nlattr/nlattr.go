@@ -1,4 +1,4 @@
-// Package nlattr splits netlink attributes (struct nlattr) without allocating. It is meant
+// Package nlattr splits netlink attributes (struct nlattr) without allocating, and writes them. It is meant
 // for frequent messages and long lists, such as notifications and connections. To decode few
 // messages, use the AttributeDecoder of github.com/mdlayher/netlink, which copies and decodes
 // values.

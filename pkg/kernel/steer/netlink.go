@@ -98,29 +98,24 @@ func uint32Argument(kind uint16, n uint32) argument {
 var tableArgument = stringArgument(1, TableName)
 
 // request returns an nftables message with these attributes.
-func request(family byte, what netlink.HeaderType, flags netlink.HeaderFlags, arguments ...argument) (netlink.Message, error) {
-	attributes, err := encode(arguments...)
+func request(family byte, what netlink.HeaderType, flags netlink.HeaderFlags, arguments ...argument) netlink.Message {
 	return netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | what, Flags: netlink.Request | flags},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
-	}, err
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, encode(arguments...)...),
+	}
 }
 
-func encode(arguments ...argument) ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
+func encode(arguments ...argument) []byte {
+	var b nlattr.Buffer
 	for _, a := range arguments {
-		ae.Bytes(a.kind, a.value)
+		b.Bytes(a.kind, a.value)
 	}
-	return ae.Encode()
+	return b
 }
 
 // get sends one request and returns the attributes of each answer. what is one of NFT_MSG_GET*.
 func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags, arguments ...argument) ([][]byte, error) {
-	r, err := request(unix.NFPROTO_INET, what, flags, arguments...)
-	if err != nil {
-		return nil, err
-	}
-	messages, err := conn.Execute(r)
+	messages, err := conn.Execute(request(unix.NFPROTO_INET, what, flags, arguments...))
 	if err != nil {
 		return nil, err
 	}
@@ -190,11 +185,7 @@ func (k netlinkKernel) flowtables(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	r, err := request(unix.NFPROTO_UNSPEC, unix.NFT_MSG_GETFLOWTABLE, netlink.Dump)
-	if err != nil {
-		return false, err
-	}
-	found, err := conn.Execute(r)
+	found, err := conn.Execute(request(unix.NFPROTO_UNSPEC, unix.NFT_MSG_GETFLOWTABLE, netlink.Dump))
 	k.release(conn, err)
 	return len(found) > 0, err
 }

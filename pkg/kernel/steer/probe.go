@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -109,31 +108,22 @@ const (
 
 // probeRule is a rule that the kernel accepts if it has a feature.
 type probeRule struct {
-	family byte // an NFPROTO
-	exprs  []expr.Any
+	family  byte // an NFPROTO
+	rule    rule.Rule
+	xtables bool
 }
 
 var probeRules = []probeRule{
-	probeConntrack: {unix.NFPROTO_INET, []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}},
-	probeQueue:     {unix.NFPROTO_INET, []expr.Any{&expr.Queue{Total: 1}}},
+	probeConntrack: {family: unix.NFPROTO_INET, rule: rule.Rule{rule.CTState.Any(rule.New)}},
+	probeQueue:     {family: unix.NFPROTO_INET, rule: rule.Rule{rule.Queue{Count: 1}}},
 	// The kernel loads the target's module by an alias that exists for ip but not for inet. So
 	// this rule loads it, and the result is that of the next one.
-	probeXTablesOfIPv4: {unix.NFPROTO_IPV4, []expr.Any{rule.Queue{Count: 1}.Target()}},
-	probeXTables:       {unix.NFPROTO_INET, []expr.Any{rule.Queue{Count: 1}.Target()}},
-	probeSourceCheck:   {unix.NFPROTO_INET, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}}},
-	probeShare: {unix.NFPROTO_INET, []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, // the source of IPv4
-		&expr.Dynset{SrcRegKey: 1, SetName: probeName, SetID: probeSetID, Operation: unix.NFT_DYNSET_OP_UPDATE,
-			Exprs: []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: 1, Unit: expr.LimitTimeSecond, Burst: 1}}},
-	}},
-	probeRemember: {unix.NFPROTO_INET, []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 8},
-		&expr.Payload{DestRegister: unix.NFT_REG32_02, Base: expr.PayloadBaseNetworkHeader, Offset: 9, Len: 1},
-		&expr.Payload{DestRegister: unix.NFT_REG32_03, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Dynset{SrcRegKey: 1, SetName: probeClassesName, SetID: probeClassesID, Operation: unix.NFT_DYNSET_OP_ADD,
-			Timeout: DefaultRememberFor, Exprs: []expr.Any{&expr.Counter{}}},
-	}},
-	probeReject: {unix.NFPROTO_INET, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH}}},
+	probeXTablesOfIPv4: {family: unix.NFPROTO_IPV4, rule: rule.Rule{rule.Queue{Count: 1}}, xtables: true},
+	probeXTables:       {family: unix.NFPROTO_INET, rule: rule.Rule{rule.Queue{Count: 1}}, xtables: true},
+	probeSourceCheck:   {family: unix.NFPROTO_INET, rule: rule.Rule{noWayBack}},
+	probeShare:         {family: unix.NFPROTO_INET, rule: rule.Rule{rule.Update{Set: probeName, Key: rule.Key{rule.IPv4.Saddr}, PerSecond: 1, Burst: 1}}},
+	probeRemember:      {family: unix.NFPROTO_INET, rule: rule.Rule{rule.Add{Set: probeClassesName, Key: families[0].class(), Seconds: 30}}},
+	probeReject:        {family: unix.NFPROTO_INET, rule: rule.Rule{rule.RejectWithICMP}},
 }
 
 const (
@@ -156,11 +146,8 @@ func tryRules(ctx context.Context, rules []probeRule) ([]error, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	batch, err := probeBatch(rules)
+	batch, err := conn.SendMessages(probeBatch(rules))
 	if err != nil {
-		return nil, err
-	}
-	if batch, err = conn.SendMessages(batch); err != nil {
 		return nil, err
 	}
 	var errs []error
@@ -182,22 +169,19 @@ func tryRules(ctx context.Context, rules []probeRule) ([]error, error) {
 }
 
 // probeBatch returns the messages that add rules, without the end of the batch.
-func probeBatch(rules []probeRule) ([]netlink.Message, error) {
+func probeBatch(rules []probeRule) []netlink.Message {
 	batch := []netlink.Message{{
 		Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_BEGIN, Flags: netlink.Request},
 		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES},
 	}}
-	var errs []error
 	add := func(family byte, what netlink.HeaderType, arguments ...argument) {
-		m, err := request(family, what, netlink.Create|netlink.Acknowledge, append(arguments, stringArgument(1, probeTable))...)
-		batch, errs = append(batch, m), append(errs, err)
+		batch = append(batch, request(family, what, netlink.Create|netlink.Acknowledge, append(arguments, stringArgument(1, probeTable))...))
 	}
 	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_INET} {
 		add(family, unix.NFT_MSG_NEWTABLE)
 		add(family, unix.NFT_MSG_NEWCHAIN, stringArgument(unix.NFTA_CHAIN_NAME, probeName))
 	}
-	size, err := encode(uint32Argument(unix.NFTA_SET_DESC_SIZE, shareSize))
-	errs = append(errs, err)
+	size := encode(uint32Argument(unix.NFTA_SET_DESC_SIZE, shareSize))
 	addSet := func(name string, id, keyType, keyLen uint32) {
 		add(unix.NFPROTO_INET, unix.NFT_MSG_NEWSET,
 			stringArgument(unix.NFTA_SET_NAME, name), uint32Argument(unix.NFTA_SET_ID, id),
@@ -209,17 +193,10 @@ func probeBatch(rules []probeRule) ([]netlink.Message, error) {
 	addSet(probeName, probeSetID, nftTypeIPAddr, 4)
 	addSet(probeClassesName, probeClassesID, nftTypeClass, 16)
 	for _, r := range rules {
-		var exprs []argument
-		for _, e := range r.exprs {
-			value, err := expr.Marshal(r.family, e)
-			exprs, errs = append(exprs, argument{unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, value}), append(errs, err)
-		}
-		list, err := encode(exprs...)
-		errs = append(errs, err)
 		add(r.family, unix.NFT_MSG_NEWRULE, stringArgument(unix.NFTA_RULE_CHAIN, probeName),
-			argument{unix.NFTA_RULE_EXPRESSIONS | unix.NLA_F_NESTED, list})
+			argument{unix.NFTA_RULE_EXPRESSIONS | unix.NLA_F_NESTED, r.rule.Encode(rule.Options{XTables: r.xtables}).Exprs})
 	}
-	return batch, errors.Join(errs...)
+	return batch
 }
 
 // supports returns the result of the probe for feature. err is the kernel's error.

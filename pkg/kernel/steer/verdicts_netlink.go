@@ -313,10 +313,7 @@ func (v *netlinkVerdicts) listSets(ctx context.Context, parsers map[string]func(
 }
 
 func listSet(conn *netlink.Conn, raw syscall.RawConn, buffer []byte, name string, parse func(element []byte)) error {
-	r, err := request(unix.NFPROTO_INET, unix.NFT_MSG_GETSETELEM, netlink.Dump, tableArgument, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, name))
-	if err != nil {
-		return err
-	}
+	r := request(unix.NFPROTO_INET, unix.NFT_MSG_GETSETELEM, netlink.Dump, tableArgument, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, name))
 	if _, err := conn.Send(r); err != nil {
 		return err
 	}

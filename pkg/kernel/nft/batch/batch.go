@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 // nfnlBatchGenID is NFNL_BATCH_GENID, linux/netfilter/nfnetlink.h.
@@ -18,7 +20,7 @@ const MaxAttribute = 1<<16 - 1
 // Batch is a transaction. Begin reuses its buffer. The zero value is ready for Begin. A Batch must
 // not be used by two goroutines at the same time.
 type Batch struct {
-	buffer   []byte
+	nlattr.Buffer
 	messages int
 	start    int // offset of the last message
 }
@@ -26,7 +28,7 @@ type Batch struct {
 // Begin discards the contents and starts a transaction. The kernel refuses it unless generation
 // is the current one of nftables, or 0.
 func (b *Batch) Begin(generation uint32) {
-	b.buffer, b.messages = b.buffer[:0], 0
+	b.Buffer, b.messages, b.start = b.Buffer[:0], 0, 0
 	b.header(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	if generation != 0 {
 		b.Uint32(nfnlBatchGenID, generation)
@@ -36,6 +38,7 @@ func (b *Batch) Begin(generation uint32) {
 // Message starts an nftables message. kind is an NFT_MSG constant, flags are netlink flags in
 // addition to NLM_F_REQUEST, and family is an NFPROTO constant. The attributes that follow belong to it.
 func (b *Batch) Message(kind, flags uint16, family byte) {
+	b.endMessage()
 	b.messages++
 	b.header(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, family, 0)
 }
@@ -44,83 +47,30 @@ func (b *Batch) Message(kind, flags uint16, family byte) {
 func (b *Batch) Messages() int { return b.messages }
 
 // Offset is the length of the last message so far. A Fault identifies an attribute by its offset.
-func (b *Batch) Offset() int { return len(b.buffer) - b.start }
+func (b *Batch) Offset() int { return len(b.Buffer) - b.start }
 
 func (b *Batch) header(kind, flags uint16, family byte, resource uint16) {
-	b.start = len(b.buffer)
-	buf := binary.NativeEndian.AppendUint32(b.buffer, 0) // the length
+	b.start = len(b.Buffer)
+	buf := binary.NativeEndian.AppendUint32(b.Buffer, 0) // the length, see endMessage
 	buf = binary.NativeEndian.AppendUint16(buf, kind)
 	buf = binary.NativeEndian.AppendUint16(buf, unix.NLM_F_REQUEST|flags)
 	buf = binary.NativeEndian.AppendUint32(buf, uint32(b.messages)) // the sequence number
 	buf = binary.NativeEndian.AppendUint32(buf, 0)
 	buf = append(buf, family, unix.NFNETLINK_V0)
-	b.buffer = binary.BigEndian.AppendUint16(buf, resource)
-	b.updateLength()
+	b.Buffer = binary.BigEndian.AppendUint16(buf, resource)
 }
 
-// updateLength writes the length of the last message.
-func (b *Batch) updateLength() {
-	binary.NativeEndian.PutUint32(b.buffer[b.start:], uint32(len(b.buffer)-b.start))
+// endMessage writes the length of the last message.
+func (b *Batch) endMessage() {
+	binary.NativeEndian.PutUint32(b.Buffer[b.start:], uint32(b.Offset()))
 }
 
 // finish ends the transaction and returns its messages.
 func (b *Batch) finish() []byte {
+	b.endMessage()
 	b.messages++
 	b.header(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	b.messages--
-	return b.buffer
-}
-
-// Nest starts a nested attribute and returns its offset, for End.
-func (b *Batch) Nest(kind uint16) (start int) { return b.attribute(kind | unix.NLA_F_NESTED) }
-
-// End ends the attribute that started at start.
-func (b *Batch) End(start int) {
-	binary.NativeEndian.PutUint16(b.buffer[start:], uint16(len(b.buffer)-start))
-	for len(b.buffer)%unix.NLMSG_ALIGNTO != 0 {
-		b.buffer = append(b.buffer, 0)
-	}
-	b.updateLength()
-}
-
-func (b *Batch) attribute(kind uint16) (start int) {
-	start = len(b.buffer)
-	b.buffer = append(b.buffer, 0, 0)
-	b.buffer = binary.NativeEndian.AppendUint16(b.buffer, kind)
-	return start
-}
-
-// Bytes adds an attribute.
-func (b *Batch) Bytes(kind uint16, value []byte) {
-	start := b.attribute(kind)
-	b.buffer = append(b.buffer, value...)
-	b.End(start)
-}
-
-// Append adds an attribute, whose value write appends to its argument.
-func (b *Batch) Append(kind uint16, write func([]byte) []byte) {
-	start := b.attribute(kind)
-	b.buffer = write(b.buffer)
-	b.End(start)
-}
-
-// String adds an attribute that ends in NUL.
-func (b *Batch) String(kind uint16, value string) {
-	start := b.attribute(kind)
-	b.buffer = append(append(b.buffer, value...), 0)
-	b.End(start)
-}
-
-// Uint32 adds an attribute in network byte order.
-func (b *Batch) Uint32(kind uint16, value uint32) {
-	start := b.attribute(kind)
-	b.buffer = binary.BigEndian.AppendUint32(b.buffer, value)
-	b.End(start)
-}
-
-// Uint64 adds an attribute in network byte order.
-func (b *Batch) Uint64(kind uint16, value uint64) {
-	start := b.attribute(kind)
-	b.buffer = binary.BigEndian.AppendUint64(b.buffer, value)
-	b.End(start)
+	b.endMessage()
+	return b.Buffer
 }

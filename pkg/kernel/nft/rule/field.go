@@ -1,11 +1,8 @@
 package rule
 
 import (
-	"encoding/binary"
 	"strings"
 
-	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,57 +10,58 @@ import (
 type Field struct {
 	name  string
 	typ   *dataType
-	load  func(register uint32) expr.Any
-	store func(register uint32) expr.Any // nil if rules cannot set it
-	needs []condition                    // that must hold for load to be meaningful
+	load  func(e *encoder, register uint32)
+	store func(e *encoder) // of the first register; nil if rules cannot set it
+	needs []condition      // that must hold for load to be meaningful
 }
 
 // condition requires that a number in the meta data of a packet has a value.
 type condition struct {
-	key   expr.MetaKey
+	key   uint32 // of an expression meta
 	value byte
 }
 
 func (c condition) encode(e *encoder) {
-	e.emit(&expr.Meta{Key: c.key, Register: firstRegister}, &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{c.value}})
+	meta(c.key)(e, firstRegister)
+	e.compare(unix.NFT_CMP_EQ, []byte{c.value})
 }
 
 var (
-	isIPv4   = condition{expr.MetaKeyNFPROTO, unix.NFPROTO_IPV4}
-	isIPv6   = condition{expr.MetaKeyNFPROTO, unix.NFPROTO_IPV6}
-	isTCP    = condition{expr.MetaKeyL4PROTO, unix.IPPROTO_TCP}
-	isUDP    = condition{expr.MetaKeyL4PROTO, unix.IPPROTO_UDP}
-	isICMPv6 = condition{expr.MetaKeyL4PROTO, unix.IPPROTO_ICMPV6}
+	isIPv4   = condition{unix.NFT_META_NFPROTO, unix.NFPROTO_IPV4}
+	isIPv6   = condition{unix.NFT_META_NFPROTO, unix.NFPROTO_IPV6}
+	isTCP    = condition{unix.NFT_META_L4PROTO, unix.IPPROTO_TCP}
+	isUDP    = condition{unix.NFT_META_L4PROTO, unix.IPPROTO_UDP}
+	isICMPv6 = condition{unix.NFT_META_L4PROTO, unix.IPPROTO_ICMPV6}
 )
 
 // Fields of packets of any family.
 var (
-	MetaMark = Field{name: "meta mark", typ: mark, load: meta(expr.MetaKeyMARK), store: setMeta(expr.MetaKeyMARK)}
-	NFProto  = Field{name: "meta nfproto", typ: nfProto, load: meta(expr.MetaKeyNFPROTO)}
-	L4Proto  = Field{name: "meta l4proto", typ: inetProto, load: meta(expr.MetaKeyL4PROTO)}
-	IIF      = Field{name: "iif", typ: ifaceIndex, load: meta(expr.MetaKeyIIF)}
-	OIF      = Field{name: "oif", typ: ifaceIndex, load: meta(expr.MetaKeyOIF)}
-	IIFName  = Field{name: "iifname", typ: ifname, load: meta(expr.MetaKeyIIFNAME)}
-	OIFName  = Field{name: "oifname", typ: ifname, load: meta(expr.MetaKeyOIFNAME)}
+	MetaMark = Field{name: "meta mark", typ: mark, load: meta(unix.NFT_META_MARK), store: setMeta(unix.NFT_META_MARK)}
+	NFProto  = Field{name: "meta nfproto", typ: nfProto, load: meta(unix.NFT_META_NFPROTO)}
+	L4Proto  = Field{name: "meta l4proto", typ: inetProto, load: meta(unix.NFT_META_L4PROTO)}
+	IIF      = Field{name: "iif", typ: ifaceIndex, load: meta(unix.NFT_META_IIF)}
+	OIF      = Field{name: "oif", typ: ifaceIndex, load: meta(unix.NFT_META_OIF)}
+	IIFName  = Field{name: "iifname", typ: ifname, load: meta(unix.NFT_META_IIFNAME)}
+	OIFName  = Field{name: "oifname", typ: ifname, load: meta(unix.NFT_META_OIFNAME)}
 
-	CTState     = Field{name: "ct state", typ: ctBits, load: ct(expr.CtKeySTATE)}
-	CTStatus    = Field{name: "ct status", typ: ctBits, load: ct(expr.CtKeySTATUS)}
-	CTDirection = Field{name: "ct direction", typ: ctDir, load: ct(expr.CtKeyDIRECTION)}
-	CTMark      = Field{name: "ct mark", typ: mark, load: ct(expr.CtKeyMARK), store: setCt(expr.CtKeyMARK)}
+	CTState     = Field{name: "ct state", typ: ctBits, load: ct(unix.NFT_CT_STATE)}
+	CTStatus    = Field{name: "ct status", typ: ctBits, load: ct(unix.NFT_CT_STATUS)}
+	CTDirection = Field{name: "ct direction", typ: ctDir, load: ct(unix.NFT_CT_DIRECTION)}
+	CTMark      = Field{name: "ct mark", typ: mark, load: ct(unix.NFT_CT_MARK), store: setCt(unix.NFT_CT_MARK)}
 
-	THSport    = Field{name: "th sport", typ: inetService, load: payload(expr.PayloadBaseTransportHeader, 0, 2)}
-	THDport    = Field{name: "th dport", typ: inetService, load: payload(expr.PayloadBaseTransportHeader, 2, 2)}
+	THSport    = Field{name: "th sport", typ: inetService, load: payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)}
+	THDport    = Field{name: "th dport", typ: inetService, load: payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)}
 	UDPDport   = Field{name: "udp dport", typ: inetService, load: THDport.load, needs: []condition{isUDP}}
-	TCPFlags   = Field{name: "tcp flags", typ: octet, load: payload(expr.PayloadBaseTransportHeader, 13, 1), needs: []condition{isTCP}}
-	ICMPv6Type = Field{name: "icmpv6 type", typ: icmpv6Type, load: payload(expr.PayloadBaseTransportHeader, 0, 1), needs: []condition{isIPv6, isICMPv6}}
+	TCPFlags   = Field{name: "tcp flags", typ: octet, load: payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1), needs: []condition{isTCP}}
+	ICMPv6Type = Field{name: "icmpv6 type", typ: icmpv6Type, load: payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1), needs: []condition{isIPv6, isICMPv6}}
 
-	FibSaddrType = Field{name: "fib saddr type", typ: fibAddrType, load: fib(expr.Fib{FlagSADDR: true, ResultADDRTYPE: true})}
-	FibDaddrType = Field{name: "fib daddr type", typ: fibAddrType, load: fib(expr.Fib{FlagDADDR: true, ResultADDRTYPE: true})}
+	FibSaddrType = Field{name: "fib saddr type", typ: fibAddrType, load: fib(unix.NFTA_FIB_F_SADDR, unix.NFT_FIB_RESULT_ADDRTYPE)}
+	FibDaddrType = Field{name: "fib daddr type", typ: fibAddrType, load: fib(unix.NFTA_FIB_F_DADDR, unix.NFT_FIB_RESULT_ADDRTYPE)}
 	// FibInterface is whether there is a route to the source through the input interface.
-	FibInterface = Field{name: "fib saddr . iif oif", typ: fibPresent, load: fib(expr.Fib{FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true})}
+	FibInterface = Field{name: "fib saddr . iif oif", typ: fibPresent, load: fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF)}
 
 	// EtherType is for tables of the family bridge.
-	EtherType = Field{name: "ether type", typ: etherType, load: payload(expr.PayloadBaseLLHeader, 12, 2)}
+	EtherType = Field{name: "ether type", typ: etherType, load: payload(unix.NFT_PAYLOAD_LL_HEADER, 12, 2)}
 )
 
 // Family has the fields of packets of an address family.
@@ -107,41 +105,27 @@ func (k Key) String() string {
 	return strings.Join(names, " . ")
 }
 
-func meta(key expr.MetaKey) func(uint32) expr.Any {
-	return func(register uint32) expr.Any { return &expr.Meta{Key: key, Register: register} }
-}
-
-func setMeta(key expr.MetaKey) func(uint32) expr.Any {
-	return func(register uint32) expr.Any {
-		return &expr.Meta{Key: key, Register: register, SourceRegister: true}
+func meta(key uint32) func(*encoder, uint32) {
+	return func(e *encoder, register uint32) {
+		e.expression("meta", number{unix.NFTA_META_KEY, key}, number{unix.NFTA_META_DREG, register})
 	}
 }
 
-func ct(key expr.CtKey) func(uint32) expr.Any {
-	return func(register uint32) expr.Any { return &expr.Ct{Key: key, Register: register} }
-}
-
-func setCt(key expr.CtKey) func(uint32) expr.Any {
-	return func(register uint32) expr.Any {
-		return &expr.Ct{Key: key, Register: register, SourceRegister: true}
+func setMeta(key uint32) func(*encoder) {
+	return func(e *encoder) {
+		e.expression("meta", number{unix.NFTA_META_KEY, key}, number{unix.NFTA_META_SREG, firstRegister})
 	}
 }
 
-func network(offset, length uint32) func(uint32) expr.Any {
-	return payload(expr.PayloadBaseNetworkHeader, offset, length)
-}
-
-func payload(base expr.PayloadBase, offset, length uint32) func(uint32) expr.Any {
-	return func(register uint32) expr.Any {
-		return &expr.Payload{DestRegister: register, Base: base, Offset: offset, Len: length}
+func ct(key uint32) func(*encoder, uint32) {
+	return func(e *encoder, register uint32) {
+		e.expression("ct", number{unix.NFTA_CT_KEY, key}, number{unix.NFTA_CT_DREG, register})
 	}
 }
 
-func fib(lookup expr.Fib) func(uint32) expr.Any {
-	return func(register uint32) expr.Any {
-		lookup := lookup
-		lookup.Register = register
-		return &lookup
+func setCt(key uint32) func(*encoder) {
+	return func(e *encoder) {
+		e.expression("ct", number{unix.NFTA_CT_KEY, key}, number{unix.NFTA_CT_SREG, firstRegister})
 	}
 }
 
@@ -153,34 +137,28 @@ const (
 	ctReply      = 1
 )
 
-// ctAddr loads an address of a connection. expr.Ct does not encode the direction of these keys.
-type ctAddr struct {
-	expr.Any                 // only makes this type one
-	key, direction, register uint32
-}
-
-func tuple(key, direction uint32) func(uint32) expr.Any {
-	return func(register uint32) expr.Any {
-		return ctAddr{Any: &expr.Ct{}, key: key, direction: direction, register: register}
+// tuple loads an address of one direction of the connection.
+func tuple(key uint32, direction byte) func(*encoder, uint32) {
+	return func(e *encoder, register uint32) {
+		e.begin("ct", number{unix.NFTA_CT_KEY, key}, number{unix.NFTA_CT_DREG, register})
+		e.Bytes(unix.NFTA_CT_DIRECTION, []byte{direction})
+		e.end()
 	}
 }
 
-func marshal(family byte, x expr.Any) ([]byte, error) {
-	c, ok := x.(ctAddr)
-	if !ok {
-		return expr.Marshal(family, x)
+func network(offset, length uint32) func(*encoder, uint32) {
+	return payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, length)
+}
+
+func payload(header, offset, length uint32) func(*encoder, uint32) {
+	return func(e *encoder, register uint32) {
+		e.expression("payload", number{unix.NFTA_PAYLOAD_DREG, register}, number{unix.NFTA_PAYLOAD_BASE, header},
+			number{unix.NFTA_PAYLOAD_OFFSET, offset}, number{unix.NFTA_PAYLOAD_LEN, length})
 	}
-	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
-	data, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_CT_KEY, Data: number(c.key)},
-		{Type: unix.NFTA_CT_DREG, Data: number(c.register)},
-		{Type: unix.NFTA_CT_DIRECTION, Data: []byte{byte(c.direction)}},
-	})
-	if err != nil {
-		return nil, err
+}
+
+func fib(flags, result uint32) func(*encoder, uint32) {
+	return func(e *encoder, register uint32) {
+		e.expression("fib", number{unix.NFTA_FIB_DREG, register}, number{unix.NFTA_FIB_FLAGS, flags}, number{unix.NFTA_FIB_RESULT, result})
 	}
-	return netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_EXPR_NAME, Data: []byte("ct\x00")},
-		{Type: unix.NLA_F_NESTED | unix.NFTA_EXPR_DATA, Data: data},
-	})
 }

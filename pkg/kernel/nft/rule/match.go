@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,11 +104,11 @@ func operator(invert bool) string {
 	return ""
 }
 
-func cmpOp(invert bool) expr.CmpOp {
+func cmpOp(invert bool) uint32 {
 	if invert {
-		return expr.CmpOpNeq
+		return unix.NFT_CMP_NEQ
 	}
-	return expr.CmpOpEq
+	return unix.NFT_CMP_EQ
 }
 
 // lookup matches keys that are in a named set.
@@ -135,7 +134,7 @@ func (l lookup) String() string { return fmt.Sprintf("%s %s@%s", l.key, operator
 
 func (l lookup) encode(e *encoder) {
 	e.load(l.key...)
-	e.emit(&expr.Lookup{SourceRegister: firstRegister, SetName: l.set, Invert: l.invert})
+	e.lookup(l.set, 0, l.invert)
 }
 
 // compare matches one value.
@@ -161,12 +160,13 @@ func (c compare) encode(e *encoder) {
 	switch p := c.value.prefix; {
 	case bytes.Equal(first, last):
 	case p.IsValid() && p.Bits()%8 != 0:
-		e.emit(bitwise(prefixMask(p.Bits(), len(first)), make([]byte, len(first))))
+		e.bitwise(prefixMask(p.Bits(), len(first)), make([]byte, len(first)))
 	default:
-		e.emit(&expr.Cmp{Op: expr.CmpOpGte, Register: firstRegister, Data: first}, &expr.Cmp{Op: expr.CmpOpLte, Register: firstRegister, Data: last})
+		e.compare(unix.NFT_CMP_GTE, first)
+		e.compare(unix.NFT_CMP_LTE, last)
 		return
 	}
-	e.emit(&expr.Cmp{Op: cmpOp(c.invert), Register: firstRegister, Data: first})
+	e.compare(cmpOp(c.invert), first)
 }
 
 // list matches one of several values, which are the elements of an anonymous set.
@@ -214,8 +214,7 @@ func (l list) encode(e *encoder) {
 		}
 	}
 	e.sets = append(e.sets, set)
-	id := e.FirstSet + uint32(len(e.sets)) - 1
-	e.emit(&expr.Lookup{SourceRegister: firstRegister, SetName: AnonymousName, SetID: id, Invert: l.invert})
+	e.lookup(AnonymousName, e.FirstSet+uint32(len(e.sets))-1, l.invert)
 }
 
 // anyOf matches one of several bits.
@@ -272,11 +271,6 @@ func (m masked) String() string {
 func (m masked) encode(e *encoder) {
 	e.load(m.field)
 	d := m.field.typ
-	e.emit(bitwise(d.encode(m.mask.first), make([]byte, d.size)),
-		&expr.Cmp{Op: cmpOp(m.invert), Register: firstRegister, Data: d.encode(m.value.first)})
-}
-
-// bitwise computes (x & mask) ^ xor in the first register.
-func bitwise(mask, xor []byte) expr.Any {
-	return &expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: uint32(len(mask)), Mask: mask, Xor: xor}
+	e.bitwise(d.encode(m.mask.first), make([]byte, d.size))
+	e.compare(cmpOp(m.invert), d.encode(m.value.first))
 }

@@ -11,9 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 // Rule is a list of matches and statements, which the kernel evaluates in order until one does not match.
@@ -38,10 +39,8 @@ func (r Rule) String() string {
 	return strings.Join(all, " ")
 }
 
-// Options describes the table that a rule is for.
+// Options are how a rule is encoded.
 type Options struct {
-	// Family is an NFPROTO constant.
-	Family byte
 	// XTables encodes Queue as the target NFQUEUE of xtables, for kernels without the statement.
 	XTables bool
 	// FirstSet is the ID of the first anonymous set. The following ones have consecutive IDs.
@@ -76,32 +75,87 @@ type Element struct {
 }
 
 // Encode encodes r.
-func (r Rule) Encode(o Options) (Encoded, error) {
-	e := encoder{Options: o}
+func (r Rule) Encode(o Options) Encoded {
+	e := encoder{Options: o, Buffer: make(nlattr.Buffer, 0, 1024)}
 	for _, s := range r {
 		s.encode(&e)
 	}
-	list := make([]netlink.Attribute, 0, len(e.exprs))
-	for _, x := range e.exprs {
-		data, err := marshal(o.Family, x)
-		if err != nil {
-			return Encoded{}, fmt.Errorf("encode rule %s: %w", r, err)
-		}
-		list = append(list, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: data})
-	}
-	exprs, err := netlink.MarshalAttributes(list)
-	return Encoded{exprs, e.sets}, err
+	return Encoded{e.Buffer, e.sets}
 }
 
 // encoder collects the expressions of one rule.
 type encoder struct {
 	Options
-	exprs []expr.Any
+	nlattr.Buffer
+	begun [2]int // offsets of the attributes of the expression that has begun
 	sets  []AnonymousSet
 	met   []condition // that earlier expressions compare
 }
 
-func (e *encoder) emit(x ...expr.Any) { e.exprs = append(e.exprs, x...) }
+// number is an attribute with a number of 32 bits.
+type number struct {
+	kind  uint16
+	value uint32
+}
+
+// expression adds an expression with these attributes.
+func (e *encoder) expression(name string, all ...number) {
+	e.begin(name, all...)
+	e.end()
+}
+
+// begin begins an expression, which gets further attributes until end.
+func (e *encoder) begin(name string, all ...number) {
+	e.begun[0] = e.Nest(unix.NFTA_LIST_ELEM)
+	e.String(unix.NFTA_EXPR_NAME, name)
+	e.begun[1] = e.Nest(unix.NFTA_EXPR_DATA)
+	e.numbers(all...)
+}
+
+func (e *encoder) end() {
+	e.End(e.begun[1])
+	e.End(e.begun[0])
+}
+
+func (e *encoder) numbers(all ...number) {
+	for _, n := range all {
+		e.Uint32(n.kind, n.value)
+	}
+}
+
+// data adds an attribute with a value for or of registers.
+func (e *encoder) data(kind uint16, value []byte) {
+	start := e.Nest(kind)
+	e.Bytes(unix.NFTA_DATA_VALUE, value)
+	e.End(start)
+}
+
+// compare ends the rule unless the first register compares with value.
+func (e *encoder) compare(op uint32, value []byte) {
+	e.begin("cmp", number{unix.NFTA_CMP_SREG, firstRegister}, number{unix.NFTA_CMP_OP, op})
+	e.data(unix.NFTA_CMP_DATA, value)
+	e.end()
+}
+
+// bitwise computes (x & mask) ^ xor in the first register.
+func (e *encoder) bitwise(mask, xor []byte) {
+	e.begin("bitwise", number{unix.NFTA_BITWISE_SREG, firstRegister}, number{unix.NFTA_BITWISE_DREG, firstRegister},
+		number{unix.NFTA_BITWISE_LEN, uint32(len(mask))})
+	e.data(unix.NFTA_BITWISE_MASK, mask)
+	e.data(unix.NFTA_BITWISE_XOR, xor)
+	e.end()
+}
+
+// lookup ends the rule unless the first registers are in a set. id is 0 for a set with a name.
+func (e *encoder) lookup(set string, id uint32, invert bool) {
+	e.begin("lookup", number{unix.NFTA_LOOKUP_SREG, firstRegister})
+	if invert {
+		e.Uint32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+	}
+	e.String(unix.NFTA_LOOKUP_SET, set)
+	e.Uint32(unix.NFTA_LOOKUP_SET_ID, id)
+	e.end()
+}
 
 // load loads fields into consecutive registers, after comparing the conditions that they need.
 func (e *encoder) load(fields ...Field) {
@@ -115,7 +169,7 @@ func (e *encoder) load(fields ...Field) {
 	}
 	words := 0
 	for _, f := range fields {
-		e.emit(f.load(register(words)))
+		f.load(e, register(words))
 		words += f.typ.registers()
 	}
 }

@@ -4,33 +4,48 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/google/nftables/expr"
-	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
 )
 
 // verdict ends a rule.
 type verdict struct {
 	text, chain string
-	kind        expr.VerdictKind
+	code        int32
 }
+
+// Verdicts of linux/netfilter.h.
+const (
+	nfDrop   = 0
+	nfAccept = 1
+)
 
 // Verdicts.
 var (
-	Accept Statement = verdict{text: "accept", kind: expr.VerdictAccept}
-	Drop   Statement = verdict{text: "drop", kind: expr.VerdictDrop}
-	Return Statement = verdict{text: "return", kind: expr.VerdictReturn}
+	Accept Statement = verdict{text: "accept", code: nfAccept}
+	Drop   Statement = verdict{text: "drop", code: nfDrop}
+	Return Statement = verdict{text: "return", code: unix.NFT_RETURN}
 )
 
 // Jump continues with chain, and after its end with the next rule.
-func Jump(chain string) Statement { return verdict{"jump " + chain, chain, expr.VerdictJump} }
+func Jump(chain string) Statement { return verdict{"jump " + chain, chain, unix.NFT_JUMP} }
 
 // Goto continues with chain, and does not come back.
-func Goto(chain string) Statement { return verdict{"goto " + chain, chain, expr.VerdictGoto} }
+func Goto(chain string) Statement { return verdict{"goto " + chain, chain, unix.NFT_GOTO} }
 
 func (v verdict) String() string { return v.text }
 
-func (v verdict) encode(e *encoder) { e.emit(&expr.Verdict{Kind: v.kind, Chain: v.chain}) }
+func (v verdict) encode(e *encoder) {
+	e.begin("immediate", number{unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT})
+	data := e.Nest(unix.NFTA_IMMEDIATE_DATA)
+	nested := e.Nest(unix.NFTA_DATA_VERDICT)
+	e.Uint32(unix.NFTA_VERDICT_CODE, uint32(v.code))
+	if v.chain != "" {
+		e.String(unix.NFTA_VERDICT_CHAIN, v.chain)
+	}
+	e.End(nested)
+	e.End(data)
+	e.end()
+}
 
 // Counter counts the packet in a named counter.
 type Counter string
@@ -39,27 +54,33 @@ type Counter string
 func (c Counter) String() string { return "counter name " + string(c) }
 
 func (c Counter) encode(e *encoder) {
-	e.emit(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: string(c)})
+	e.begin("objref", number{unix.NFTA_OBJREF_IMM_TYPE, unix.NFT_OBJECT_COUNTER})
+	e.Bytes(unix.NFTA_OBJREF_IMM_NAME, []byte(c))
+	e.end()
 }
 
 // reject drops the packet and answers its sender.
 type reject struct {
-	text  string
-	reply expr.Reject
+	text string
+	kind uint32
+	code byte
 }
 
 // Answers to packets.
 var (
 	// RejectWithReset is for TCP only: a comparison of L4Proto must precede it.
-	RejectWithReset Statement = reject{"tcp reset", expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}
+	RejectWithReset Statement = reject{"tcp reset", unix.NFT_REJECT_TCP_RST, 0}
 	// RejectWithICMP answers with an ICMP error of the packet's family.
-	RejectWithICMP Statement = reject{"icmpx type admin-prohibited",
-		expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}}
+	RejectWithICMP Statement = reject{"icmpx type admin-prohibited", unix.NFT_REJECT_ICMPX_UNREACH, unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}
 )
 
 func (r reject) String() string { return "reject with " + r.text }
 
-func (r reject) encode(e *encoder) { e.emit(&r.reply) }
+func (r reject) encode(e *encoder) {
+	e.begin("reject", number{unix.NFTA_REJECT_TYPE, r.kind})
+	e.Bytes(unix.NFTA_REJECT_ICMP_CODE, []byte{r.code})
+	e.end()
+}
 
 // Queue sends the packet to one of Count queues from First on, chosen by the CPU.
 type Queue struct {
@@ -68,12 +89,12 @@ type Queue struct {
 	Bypass bool
 }
 
-func (q Queue) flags() (flags expr.QueueFlag, text string) {
+func (q Queue) flags() (flags uint16, text string) {
 	if q.Bypass {
-		flags, text = expr.QueueFlagBypass, "flags bypass "
+		flags, text = unix.NFT_QUEUE_FLAG_BYPASS, "flags bypass "
 	}
 	if q.Count > 1 {
-		flags |= expr.QueueFlagFanout
+		flags |= unix.NFT_QUEUE_FLAG_CPU_FANOUT
 		text = "flags fanout "
 		if q.Bypass {
 			text = "flags bypass,fanout "
@@ -93,24 +114,31 @@ func (q Queue) String() string {
 }
 
 func (q Queue) encode(e *encoder) {
+	flags, _ := q.flags()
 	if e.XTables {
-		e.emit(q.Target())
+		e.target(q.First, q.Count, flags)
 		return
 	}
-	flags, _ := q.flags()
-	e.emit(&expr.Queue{Num: q.First, Total: q.Count, Flag: flags})
+	e.begin("queue")
+	e.Uint16(unix.NFTA_QUEUE_NUM, q.First)
+	e.Uint16(unix.NFTA_QUEUE_TOTAL, q.Count)
+	e.Uint16(unix.NFTA_QUEUE_FLAGS, flags)
+	e.end()
 }
 
-// Target returns the target NFQUEUE, revision 3, for nft_compat: struct xt_NFQ_info_v3 of
+// target adds the target NFQUEUE, revision 3, for nft_compat: struct xt_NFQ_info_v3 of
 // linux/netfilter/xt_NFQUEUE.h. Its flags have the values of the statement's flags.
-func (q Queue) Target() expr.Any {
-	flags, _ := q.flags()
+func (e *encoder) target(numbers ...uint16) {
 	// Padded to the alignment of xtables (XT_ALIGN), which is 8 bytes on 64-bit machines.
-	info := make(xt.Unknown, 8)
-	for i, n := range []uint16{q.First, q.Count, uint16(flags)} {
+	info := make([]byte, 8)
+	for i, n := range numbers {
 		binary.NativeEndian.PutUint16(info[2*i:], n)
 	}
-	return &expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}
+	e.begin("target")
+	e.String(unix.NFTA_TARGET_NAME, "NFQUEUE")
+	e.Uint32(unix.NFTA_TARGET_REV, 3)
+	e.Bytes(unix.NFTA_TARGET_INFO, info)
+	e.end()
 }
 
 // assign changes the bits of a mark.
@@ -140,7 +168,9 @@ func (a assign) encode(e *encoder) {
 	if a.clear {
 		set = make([]byte, d.size)
 	}
-	e.emit(a.field.load(firstRegister), bitwise(keep, set), a.field.store(firstRegister))
+	a.field.load(e, firstRegister)
+	e.bitwise(keep, set)
+	a.field.store(e)
 }
 
 // Update adds an element to a set, or restarts its timeout. If the set is full or memory is short, the rule
@@ -174,18 +204,45 @@ func (u Update) limit() string {
 }
 
 func (u Update) encode(e *encoder) {
-	dynset := &expr.Dynset{SrcRegKey: firstRegister, SetName: u.Set, Operation: unix.NFT_DYNSET_OP_UPDATE}
-	setSeconds(&dynset.Timeout, u.Seconds)
+	e.beginDynset(unix.NFT_DYNSET_OP_UPDATE, u.Set, u.Key, u.Seconds)
 	if u.PerSecond != 0 {
-		dynset.Exprs = []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(u.PerSecond), Unit: expr.LimitTimeSecond, Burst: u.Burst}}
+		state := e.beginState("limit")
+		e.Uint64(unix.NFTA_LIMIT_RATE, uint64(u.PerSecond))
+		e.Uint64(unix.NFTA_LIMIT_UNIT, 1) // in seconds
+		e.numbers(number{unix.NFTA_LIMIT_BURST, u.Burst}, number{unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS}, number{unix.NFTA_LIMIT_FLAGS, 0})
+		e.endState(state)
 	}
-	e.load(u.Key...)
-	e.emit(dynset)
+	e.endDynset()
 }
 
-// setSeconds sets a time.Duration. It is generic so that this package does not import time and cannot read a
-// clock.
-func setSeconds[Duration ~int64](d *Duration, seconds uint32) { *d = Duration(seconds) * 1e9 }
+// beginDynset adds an element to a set. Until endDynset it may get a state.
+func (e *encoder) beginDynset(op uint32, set string, key Key, seconds uint32) {
+	e.load(key...)
+	e.begin("dynset", number{unix.NFTA_DYNSET_SREG_KEY, firstRegister}, number{unix.NFTA_DYNSET_OP, op})
+	if seconds != 0 {
+		e.Uint64(unix.NFTA_DYNSET_TIMEOUT, 1000*uint64(seconds))
+	}
+	e.String(unix.NFTA_DYNSET_SET_NAME, set)
+	e.Uint32(unix.NFTA_DYNSET_SET_ID, 0)
+}
+
+func (e *encoder) endDynset() {
+	e.Uint32(unix.NFTA_DYNSET_FLAGS, 0)
+	e.end()
+}
+
+// beginState begins the expression of an element.
+func (e *encoder) beginState(name string) (begun [2]int) {
+	begun[0] = e.Begin(unix.NFTA_DYNSET_EXPR)
+	e.String(unix.NFTA_EXPR_NAME, name)
+	begun[1] = e.Nest(unix.NFTA_EXPR_DATA)
+	return begun
+}
+
+func (e *encoder) endState(begun [2]int) {
+	e.End(begun[1])
+	e.End(begun[0])
+}
 
 // Add adds an element with a counter to a set. The timeout of an existing one goes on.
 type Add struct {
@@ -201,8 +258,10 @@ func (a Add) String() string {
 }
 
 func (a Add) encode(e *encoder) {
-	dynset := &expr.Dynset{SrcRegKey: firstRegister, SetName: a.Set, Operation: unix.NFT_DYNSET_OP_ADD, Exprs: []expr.Any{&expr.Counter{}}}
-	setSeconds(&dynset.Timeout, a.Seconds)
-	e.load(a.Key...)
-	e.emit(dynset)
+	e.beginDynset(unix.NFT_DYNSET_OP_ADD, a.Set, a.Key, a.Seconds)
+	state := e.beginState("counter")
+	e.Uint64(unix.NFTA_COUNTER_BYTES, 0)
+	e.Uint64(unix.NFTA_COUNTER_PACKETS, 0)
+	e.endState(state)
+	e.endDynset()
 }
