@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -16,8 +17,8 @@ import (
 // applied returns the cluster after changes were applied to it by name, as by kubectl
 // apply: policies and CIDRGroups replace those with the same names, namespaces and nodes get
 // labels, and pods get the labels and ports of their manifests or templates. Nothing is deleted.
-// assumed are the pods of changes whose addresses were assumed without regard to the cluster: if
-// it has pods, reachability finds better addresses.
+// assumed are the pods of changes whose placeholders are not needed if the cluster has pods: reachability
+// finds addresses beside theirs.
 func applied(cluster, changes clusterstate.Input, assumed []string) clusterstate.Input {
 	if slices.ContainsFunc(cluster.Pods, func(p *corev1.Pod) bool { return !p.Spec.HostNetwork && len(compile.Addresses(p)) > 0 }) {
 		changes.Pods = withoutAddresses(changes.Pods, assumed)
@@ -29,6 +30,15 @@ func applied(cluster, changes clusterstate.Input, assumed []string) clusterstate
 	after.Nodes = labelled(cluster.Nodes, changes.Nodes)
 	after.Pods = appliedPods(cluster.Pods, changes.Pods)
 	return after
+}
+
+// toBePlaced returns the pods of changes that get an address beside those of a live cluster's pods: all
+// without one, unless ranges are stated.
+func (o *options) toBePlaced(changes *clusterfiles.Objects, live bool) []string {
+	if !live || len(o.podCIDRs) > 0 {
+		return nil
+	}
+	return changes.Unaddressed
 }
 
 // replacedGroups returns groups with changes in place of those with the same names.

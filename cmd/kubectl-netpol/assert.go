@@ -65,7 +65,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 		return err
 	}
 	a.printCaveats(cmd.ErrOrStderr())
-	c := reachability.New(in)
+	c := a.cluster(in)
 	results, err := intent.Evaluate(in, c, expectations, a.sideFinder(c, in.Pods))
 	if err != nil {
 		return err
@@ -153,7 +153,11 @@ func failureLines(r *intent.Result) []string {
 		if f.Family == reachability.IPv6 {
 			family = " over IPv6"
 		}
-		lines = append(lines, fmt.Sprintf("%s -> %s%s is %s: %s", f.From, f.To, family, verdict(f.Allowed), f.Reason))
+		is := verdict(f.Allowed)
+		if f.Depends != nil {
+			is = "not known without addresses, " + strings.Join(f.Depends, ", ")
+		}
+		lines = append(lines, fmt.Sprintf("%s -> %s%s is %s: %s", f.From, f.To, family, is, f.Reason))
 	}
 	if more := r.Failed - len(r.Failures); more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more of %d connections", more, r.Connections))

@@ -131,11 +131,15 @@ func (c *checkOptions) validate() ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("--disable=%s: there is no such rule; --rules lists them", id)
 		}
 	}
-	var ranges []netip.Prefix
-	for _, s := range c.serviceCIDRs {
+	return parseRanges("service-cidr", c.serviceCIDRs)
+}
+
+// parseRanges returns the values of a flag.
+func parseRanges(flag string, values []string) (ranges []netip.Prefix, err error) {
+	for _, s := range values {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return nil, fmt.Errorf("--service-cidr=%s: must be a CIDR", s)
+			return nil, fmt.Errorf("--%s=%s: must be a CIDR", flag, s)
 		}
 		ranges = append(ranges, p.Masked())
 	}
@@ -190,6 +194,10 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 // what API servers refuse of them.
 func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *clusterfiles.Objects, []*clusterfiles.Refused, error) {
 	if len(c.files) > 0 {
+		var err error
+		if c.ranges, err = parseRanges("pod-cidr", c.podCIDRs); err != nil {
+			return lint.Input{}, nil, nil, err
+		}
 		done := c.progress("Reading files")
 		files, refused, err := clusterfiles.ReadValid(c.files, stdin, c.reading())
 		done()
@@ -204,6 +212,7 @@ func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *
 			Namespaces:   files.Namespaces,
 			Pods:         files.Pods,
 			Nodes:        files.Nodes,
+			PodRanges:    c.ranges,
 			CIDRGroups:   files.CIDRGroups,
 			Services:     files.Services,
 			Behind:       services.backends,
@@ -228,6 +237,7 @@ func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *
 		Namespaces:   live.Namespaces,
 		Pods:         live.Pods,
 		Nodes:        live.Nodes,
+		PodRanges:    c.ranges,
 		CIDRGroups:   live.CIDRGroups,
 		Services:     c.services.list,
 		Behind:       c.services.backends,

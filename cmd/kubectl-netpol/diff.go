@@ -167,6 +167,9 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	if len(d.files) != 1 && len(d.files) != 2 {
 		return nil, nil, errors.New("--filename: one (manifests to apply to the live cluster) or two (a cluster, and manifests to apply to it) are needed")
 	}
+	if d.ranges, err = parseRanges("pod-cidr", d.podCIDRs); err != nil {
+		return nil, nil, err
+	}
 	objects, assumed, err := d.changes(d.files[len(d.files)-1], cmd.InOrStdin())
 	if err != nil {
 		return nil, nil, err
@@ -190,7 +193,7 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	}
 	podsBefore, podsAfter := inputBefore.Pods, inputAfter.Pods
 	inputBefore, inputAfter = reachability.AddNewPods(inputBefore, inputAfter, d.namespaces()...)
-	before, after = reachability.New(inputBefore), reachability.New(inputAfter)
+	before, after = d.cluster(inputBefore), d.cluster(inputAfter)
 	inputBefore.Pods, inputAfter.Pods = podsBefore, podsAfter
 	return before, after, d.compareServices(before, after, inputBefore, inputAfter, objects)
 }
@@ -206,7 +209,6 @@ func (d *diffOptions) unchanged(cmd *cobra.Command, changes clusterstate.Input) 
 			err = fmt.Errorf("the cluster to which %s is applied (another -f before it names one): %w", d.files[0], err)
 		}
 	} else {
-		d.upcoming = changes.Policies
 		in, err = d.readFiles(d.files[:1], cmd.InOrStdin())
 	}
 	if d.exposingLimit != "" {
@@ -262,7 +264,8 @@ func (d *diffOptions) changes(path string, stdin io.Reader) (objects *clusterfil
 	if err != nil {
 		return nil, nil, err
 	}
-	assumed = objects.Unaddressed
+	assumed = d.toBePlaced(objects, len(d.files) == 1)
+	d.placeholders = len(objects.Unaddressed)
 	if !d.replace {
 		objects.AssumedPods, objects.Unaddressed, objects.AssumedNamespaces, objects.AssumedNodes = nil, nil, nil, nil
 	}

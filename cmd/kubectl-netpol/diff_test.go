@@ -166,7 +166,7 @@ func TestPodsOfOneClusterAreCompared(t *testing.T) {
 		"ignored elsewhere":     {newWorkload, "--ignore-new -n monitoring", "Nothing changes.\n", 0},
 		"removed":               {newWorkload, "--replace -n shop", ", with shop/api, shop/db, shop/web removed", 1},
 		"removed, and ignored":  {newWorkload, "--replace --ignore-new", "no pods: there is nothing to compare", 2},
-		"an address not known":  {newWorkload + hostNetwork, "--port 1 --address 203.0.113.1", "\nNot compared: shop/agent\n", 1},
+		"an address not known":  {newWorkload + hostNetwork, "--port 1 --address 203.0.113.1", "newly allowed: shop/api, shop/db, shop/new pod, shop/web -> shop/agent\n", 1},
 		"nothing, not even one": {strings.Replace(newWorkload, "Deployment", "Secret", 1), "", "Nothing changes.", 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -196,7 +196,7 @@ func matrixLines(m *reachability.Matrix) []changeLine {
 	var twins []string
 	for i := range m.From {
 		if m.Allowed(i, i) {
-			twins = append(twins, m.From[i].Name)
+			twins = append(twins, m.From[i].Label())
 		}
 	}
 	if len(twins) > 0 {
@@ -208,7 +208,7 @@ func matrixLines(m *reachability.Matrix) []changeLine {
 func members(g reachability.Group) []string {
 	var names []string
 	for _, s := range g.Members {
-		names = append(names, s.Name)
+		names = append(names, s.Label())
 	}
 	return names
 }

@@ -89,7 +89,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	e.printCaveats(cmd.ErrOrStderr())
-	c := reachability.New(in)
+	c := e.cluster(in)
 	finder := e.sideFinder(c, in.Pods)
 	from, fromNotes, err := finder.findClient(src)
 	if err != nil {
@@ -227,6 +227,9 @@ func (e *explainOptions) print(cmd *cobra.Command, c *reachability.Cluster, answ
 	default:
 		err = printExplanation(cmd.OutOrStdout(), answer)
 	}
+	if err == nil && answer.Depends != nil {
+		return errDepends
+	}
 	if err == nil && !answer.Allowed {
 		return errNo
 	}
@@ -236,7 +239,7 @@ func (e *explainOptions) print(cmd *cobra.Command, c *reachability.Cluster, answ
 // printPolicy prints the policies that connections lack, and on standard error what is allowed
 // without them, and what they cannot allow.
 func (e *explainOptions) printPolicy(cmd *cobra.Command, in clusterstate.Input, answer *reachability.Explanation, wanted *suggest.Connections, name string) error {
-	s, err := suggest.Allow(suggest.Input{Cluster: in, Selectors: e.selectors, Behind: e.services.suggested()}, wanted, name)
+	s, err := suggest.Allow(suggest.Input{Cluster: in, PodRanges: e.ranges, Selectors: e.selectors, Behind: e.services.suggested()}, wanted, name)
 	if err != nil {
 		return err
 	}
@@ -301,19 +304,21 @@ func explainSides(c *reachability.Cluster, o *reachability.Overview, family reac
 	}
 	src, dst := member(from, pair[0]), member(to, pair[1])
 	answer := c.Explain(src, dst, o.Port, family)
+	answer.Depends = c.Depends(src, dst, o.Port, family)
 	switch {
+	case answer.Depends != nil:
 	case pair[0] == pair[1] && o.Every(0, 0).Empty() && answer.Allowed:
 		answer.Notes = append(answer.Notes, fmt.Sprintf("%s has one pod; another one of it would be denied", from))
-	case p.Pairs > 1:
+	case len(membersOf(*from))*len(membersOf(*to)) > 1:
 		answer.Notes = append(answer.Notes, fmt.Sprintf("of %s from %s to %s, %d are allowed and %d denied; this is one of them",
 			count(p.Pairs, "connection", "connections"), from, to, p.Pairs-denied, denied))
 	}
 	return answer
 }
 
-// member returns the member of a side with that name.
+// member returns the member of a side with that label.
 func member(s *reachability.Side, name string) *reachability.Endpoint {
-	i := slices.IndexFunc(s.Members, func(e reachability.Endpoint) bool { return e.Name == name })
+	i := slices.IndexFunc(s.Members, func(e reachability.Endpoint) bool { return e.Label() == name })
 	return &s.Members[i]
 }
 
@@ -328,7 +333,11 @@ func printJSON(w io.Writer, v any) error {
 func printExplanation(w io.Writer, e *reachability.Explanation) error {
 	var out strings.Builder
 	what := strings.TrimSpace(e.Protocol + " " + e.Port)
-	fmt.Fprintf(&out, "%s -> %s, %s: %s\n%s.\n", e.From, e.To, what, verdict(e.Allowed), sentence(e.Reason))
+	answer := verdict(e.Allowed)
+	if e.Depends != nil {
+		answer = "depends on addresses that are not known: " + strings.Join(e.Depends, "; ") + "\nBelow is a case in which it is " + answer
+	}
+	fmt.Fprintf(&out, "%s -> %s, %s: %s\n%s.\n", e.From, e.To, what, answer, sentence(e.Reason))
 	for _, note := range e.Notes {
 		fmt.Fprintf(&out, "Note: %s.\n", note)
 	}

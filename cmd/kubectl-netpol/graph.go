@@ -268,6 +268,27 @@ func partlyOf(o *reachability.Overview) (rows []string, columns [][]string) {
 	return rows, columns
 }
 
+// dependsOf returns by row and by the name of the column how cells depend on addresses that are not
+// known.
+func dependsOf(o *reachability.Overview) (rows []string, cells []map[string]string) {
+	from, rowAt := sorted(o.From)
+	for i, row := range rowAt {
+		found := map[string]string{}
+		for column := range o.To {
+			if o.Some(row, column).Empty() {
+				continue
+			}
+			if text := o.Partial(row, column).Depends; text != "" {
+				found[o.To[column].String()] = text
+			}
+		}
+		if len(found) > 0 {
+			rows, cells = append(rows, from[i]), append(cells, found)
+		}
+	}
+	return rows, cells
+}
+
 func (j *jsonWriter) allowed(o *reachability.Overview) {
 	from, rowAt := sorted(o.From)
 	to, columnAt := sorted(o.To)
@@ -275,6 +296,10 @@ func (j *jsonWriter) allowed(o *reachability.Overview) {
 	keys := []string{"port", "protocol", "pods", "allowed"}
 	if len(partlyRows) > 0 {
 		keys = append(keys, "partly")
+	}
+	dependsRows, dependsCells := dependsOf(o)
+	if len(dependsRows) > 0 {
+		keys = append(keys, "depends")
 	}
 	j.whole(keys, func(key string) {
 		switch key {
@@ -292,6 +317,8 @@ func (j *jsonWriter) allowed(o *reachability.Overview) {
 			})
 		case "partly":
 			j.object(partlyRows, func(i int) { j.value(partlyColumns[i]) })
+		case "depends":
+			j.object(dependsRows, func(i int) { j.value(dependsCells[i]) })
 		}
 	})
 }
@@ -317,9 +344,12 @@ func (j *jsonWriter) cells(o *reachability.Overview) {
 				}
 				j.object(names, func(k int) {
 					every, some := o.Every(rowAt[row], at[k]), o.Some(rowAt[row], at[k])
-					parts := map[string][]string{"ports": every.Strings()}
+					parts := map[string]any{"ports": every.Strings()}
 					if !some.Empty() {
 						parts["partly"] = some.Strings()
+						if text := o.Partial(rowAt[row], at[k]).Depends; text != "" {
+							parts["depends"] = text
+						}
 					}
 					j.value(parts)
 				})

@@ -29,6 +29,9 @@ const (
 // errNo ends a command that has printed a negative answer.
 var errNo = errors.New("no")
 
+// errDepends ends a command that has printed what the answer depends on.
+var errDepends = errors.New("it depends")
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
@@ -52,6 +55,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitYes
 	case errors.Is(err, errNo):
 		return exitNo
+	case errors.Is(err, errDepends):
+		return exitError
 	}
 	printError(used, stdout, stderr, err)
 	return exitError

@@ -104,7 +104,7 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if err := m.checkNamespace(in.Namespaces); err != nil {
 		return err
 	}
-	c := reachability.New(m.withNewPods(in))
+	c := m.cluster(m.withNewPods(in))
 	m.findings = m.findingsOf(c)
 	if m.exposingLimit != "" {
 		m.limits = append(m.limits, m.exposingLimit)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -63,8 +64,10 @@ type options struct {
 	// findings are the parts of the enforced policies that are not enforced as written.
 	findings   []reachability.Finding
 	ifEnforced []reachability.Change // the changes if audited policies were enforced
-	// upcoming are policies that will be applied to the cluster.
-	upcoming []compile.Object
+	podCIDRs   []string              // the addresses of pods that have none
+	ranges     []netip.Prefix
+	// placeholders is the number of placeholders for addresses that other files have.
+	placeholders int
 	// notes is the destination of notes about the input: standard error.
 	notes io.Writer
 }
@@ -90,6 +93,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; commands that list or show many objects take those of this namespace only")
 	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "show all namespaces, as without -n; an error with -n")
 	fs.BoolVar(&o.adminPolicies, "admin-policies", true, "include administrators' policies ("+compile.AdminKindNames()+"); when false, they are ignored, as by agents without this flag")
+	fs.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "range of addresses, such as 10.244.0.0/16, that pods without an address may have; may be repeated. None takes the ranges of the Nodes, else the private ones (RFC 1918, RFC 4193). One that is not a range is an error")
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
 }
 
@@ -128,6 +132,10 @@ func (o *options) read(ctx context.Context, stdin io.Reader) (clusterstate.Input
 	if o.everywhere && o.namespace != "" {
 		return clusterstate.Input{}, fmt.Errorf("--all-namespaces: not with --namespace=%s", o.namespace)
 	}
+	var err error
+	if o.ranges, err = parseRanges("pod-cidr", o.podCIDRs); err != nil {
+		return clusterstate.Input{}, err
+	}
 	if len(o.files) == 0 {
 		defer o.progress("Reading the cluster")()
 		return o.live(ctx)
@@ -141,6 +149,11 @@ func (o *options) readFiles(paths []string, stdin io.Reader) (clusterstate.Input
 		return clusterstate.Input{}, err
 	}
 	return o.input(objects), nil
+}
+
+// cluster returns what answers about in.
+func (o *options) cluster(in clusterstate.Input) *reachability.Cluster {
+	return reachability.New(in, o.ranges...)
 }
 
 // input returns the cluster with these objects.
@@ -170,6 +183,22 @@ func (o *options) printNotes(objects *clusterfiles.Objects) {
 	for _, note := range objects.Notes() {
 		fmt.Fprintln(o.notes, note)
 	}
+	if n := len(objects.Unaddressed); n > 0 {
+		fmt.Fprintf(o.notes, "Assumed: %s without an address in %s; --pod-cidr states other ranges\n", count(n, "pod", "pods"), strings.Join(o.assumedRanges(objects), ", "))
+	}
+}
+
+// assumedRanges returns where pods of files without addresses may be, of the families that they may
+// have.
+func (o *options) assumedRanges(objects *clusterfiles.Objects) []string {
+	v4, v6 := objects.Families()
+	var ranges []string
+	for _, r := range reachability.PodRanges(o.ranges, o.input(objects)) {
+		if r.Addr().Is4() && v4 || r.Addr().Is6() && v6 {
+			ranges = append(ranges, r.String())
+		}
+	}
+	return ranges
 }
 
 func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
@@ -188,7 +217,7 @@ func (o *options) readWith(reading clusterfiles.Options, paths []string, stdin i
 
 // reading says how to read files.
 func (o *options) reading() clusterfiles.Options {
-	return clusterfiles.Options{Namespace: o.namespace, Strict: o.strict, Exclude: o.exclude, Values: o.values, Upcoming: o.upcoming}
+	return clusterfiles.Options{Namespace: o.namespace, Strict: o.strict, Exclude: o.exclude, Values: o.values, Placeholders: o.placeholders}
 }
 
 // leaveOutDisabled removes the policies of kinds that are disabled.

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -100,7 +99,7 @@ func (l *listOptions) policies(in clusterstate.Input) []*listedPolicy {
 	for _, ns := range in.Namespaces {
 		namespaces[ns.Name] = ns
 	}
-	c := reachability.New(in)
+	c := l.cluster(in)
 	selected, findings := c.SelectedPods(), map[policy.Ref][]policy.Finding{}
 	for _, f := range c.Findings() {
 		f.Policy.Generation = 0

@@ -105,11 +105,11 @@ func (f *sideFinder) hasPod(name string) bool {
 
 // endpoint returns the side of one pod or address.
 func (f *sideFinder) endpoint(name string) (reachability.Side, error) {
-	e, err := f.cluster.Endpoint(name)
+	all, err := f.cluster.Endpoints(name)
 	if err != nil {
 		return reachability.Side{}, err
 	}
-	side := reachability.Side{Name: name, Members: []reachability.Endpoint{e}}
+	side := reachability.Side{Name: name, Members: all}
 	if namespace, pod, ok := strings.Cut(name, "/"); ok {
 		side.Namespace, side.Name = namespace, pod
 	}
@@ -174,11 +174,11 @@ func (f *sideFinder) addMembers(side reachability.Side, none string, selects fun
 		if !selects(p) {
 			continue
 		}
-		if e, err := f.cluster.Endpoint(p.Namespace + "/" + p.Name); err != nil {
+		all, err := f.cluster.Endpoints(p.Namespace + "/" + p.Name)
+		if err != nil {
 			errs = append(errs, err)
-		} else {
-			side.Members = append(side.Members, e)
 		}
+		side.Members = append(side.Members, all...)
 	}
 	switch {
 	case len(side.Members) > 0:

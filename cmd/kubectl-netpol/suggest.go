@@ -71,7 +71,7 @@ func (s *suggestOptions) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	in := suggest.Input{Denied: s.denied, Enforced: s.enforce}
+	in := suggest.Input{PodRanges: s.ranges, Denied: s.denied, Enforced: s.enforce}
 	if err := s.parse(&in); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (s *suggestOptions) print(out, errs io.Writer, cluster clusterstate.Input, 
 func (s *suggestOptions) describeChanges(w io.Writer, cluster clusterstate.Input, suggestion *suggest.Suggestion) error {
 	before, after := reachability.AddNewPods(cluster, suggestion.Apply(cluster), s.namespace)
 	diff := diffOptions{options: s.options}
-	changes, err := diff.compare(reachability.New(before), ifEnforced(reachability.New(after)))
+	changes, err := diff.compare(s.cluster(before), ifEnforced(s.cluster(after)))
 	if err != nil {
 		return err
 	}

@@ -283,7 +283,7 @@ const mostPartial = 5
 
 // printPartial names pods for cells that some of their pods reach and others do not.
 func printPartial(out io.Writer, o *reachability.Overview, s style) {
-	more := 0
+	more, lines, what := 0, []string{}, "only some of the pods"
 	for row := range o.From {
 		for column := range o.To {
 			if o.Some(row, column).Empty() {
@@ -293,21 +293,34 @@ func printPartial(out io.Writer, o *reachability.Overview, s style) {
 			if more > mostPartial {
 				continue
 			}
-			if more == 1 {
-				fmt.Fprintf(out, "\n%s only some of the pods:\n", partly)
-			}
-			what := o.Some(row, column).String()
+			ports := o.Some(row, column).String()
 			if o.Port != (reachability.Port{}) {
-				what = trafficName(o.Port)
+				ports = trafficName(o.Port)
 			}
 			p := o.Partial(row, column)
-			line := fmt.Sprintf("%s -> %s: %d of %d pairs reach %s; not %s -> %s", &o.From[row], &o.To[column], p.Reaching, p.Pairs, what, p.Without[0], p.Without[1])
-			writeWrapped(out, "", strings.Split(line, " "), "", s)
+			line := fmt.Sprintf("%s -> %s: %d of %d pairs reach %s; not %s -> %s", &o.From[row], &o.To[column], p.Reaching, p.Pairs, ports, withoutPlace(p.Without[0]), withoutPlace(p.Without[1]))
+			if p.Depends != "" {
+				line = fmt.Sprintf("%s -> %s: %s %s", &o.From[row], &o.To[column], ports, p.Depends)
+				what = "only some of the pods, or by addresses that are not known"
+			}
+			lines = append(lines, line)
 		}
+	}
+	if more > 0 {
+		fmt.Fprintf(out, "\n%s %s:\n", partly, what)
+	}
+	for _, line := range lines {
+		writeWrapped(out, "", strings.Split(line, " "), "", s)
 	}
 	if more > mostPartial {
 		fmt.Fprintf(out, "and %d more; --by pod shows all\n", more-mostPartial)
 	}
+}
+
+// withoutPlace returns the name in a label: the place makes no difference.
+func withoutPlace(label string) string {
+	name, _, _ := strings.Cut(label, " (if in ")
+	return name
 }
 
 // printMarkdown writes the table for a page or a comment on a pull request.

@@ -148,7 +148,7 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 		services := servicesIn(changes)
 		v.services.add(&services)
 		v.exposing = exposingAfter(v.exposing, changes.Exposing)
-		before, after := reachability.WithAddresses(in, applied(in, v.input(changes), changes.Unaddressed))
+		before, after := reachability.WithAddresses(in, applied(in, v.input(changes), v.toBePlaced(changes, len(v.files) == 0)))
 		newBefore, newAfter := reachability.WithNewPodsOfBoth(before, after)
 		p.states = []state{p.newState(stateBefore, before, newBefore), p.newState(stateAfter, after, newAfter)}
 	}
@@ -167,6 +167,7 @@ func (v *viewOptions) checkState(s *state) []finding {
 		Namespaces:   s.in.Namespaces,
 		Pods:         s.in.Pods,
 		Nodes:        s.in.Nodes,
+		PodRanges:    v.ranges,
 		CIDRGroups:   s.in.CIDRGroups,
 		Services:     v.services.list,
 		Behind:       v.services.backends,
@@ -191,7 +192,7 @@ func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterfiles.Objects, er
 	if err != nil {
 		return nil, fmt.Errorf("--apply=%s: %w", v.apply, err)
 	}
-	v.upcoming = objects.Policies
+	v.placeholders = len(objects.Unaddressed)
 	return objects, nil
 }
 

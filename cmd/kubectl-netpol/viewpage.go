@@ -103,7 +103,7 @@ type state struct {
 
 // newState returns the state of a cluster. withNewPods is in with pods that may come.
 func (p *pages) newState(name string, in, withNewPods clusterstate.Input) state {
-	s := state{name: name, in: in, cluster: reachability.New(withNewPods), declared: map[string][]reachability.Port{}}
+	s := state{name: name, in: in, cluster: p.cluster(withNewPods), declared: map[string][]reachability.Port{}}
 	for _, pod := range in.Pods {
 		for _, c := range pod.Spec.Containers {
 			for _, p := range c.Ports {

@@ -3,6 +3,7 @@ package clusterfiles
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -127,10 +128,11 @@ func (c *Objects) assumeNamespaces(names []string) {
 	slices.SortFunc(c.Namespaces, func(a, b *corev1.Namespace) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// assumeAddresses gives an address to every running pod without one. A host-network pod
-// gets the node addresses in its status, where they are known.
-func (c *Objects) assumeAddresses(otherPolicies []compile.Object) {
-	var unaddressed []*corev1.Pod
+// assumeAddresses gives a placeholder of each family to every running pod without an address. A
+// host-network pod gets the node addresses in its status, where they are known. taken is the number
+// of placeholders that other pods have.
+func (c *Objects) assumeAddresses(taken int) {
+	v4, v6 := c.Families()
 	for _, p := range c.Pods {
 		if len(compile.Addresses(p)) > 0 || compile.Ended(p) {
 			continue
@@ -141,20 +143,39 @@ func (c *Objects) assumeAddresses(otherPolicies []compile.Object) {
 			}
 			continue
 		}
-		unaddressed = append(unaddressed, p)
 		c.Unaddressed = append(c.Unaddressed, p.Namespace+"/"+p.Name)
+		p.Status.PodIPs = workloads.Placeholders(taken+len(c.Unaddressed), v4, v6)
 	}
-	if len(unaddressed) == 0 {
-		return
-	}
-	used := c.usedRanges(otherPolicies)
-	for _, f := range c.families() {
-		free := f.free(used, len(unaddressed))
-		c.AssumedAddresses = append(c.AssumedAddresses, free)
-		addr := free.Addr()
-		for _, p := range unaddressed {
-			addr = addr.Next() // the first address is that of the network
-			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: addr.String()})
+}
+
+// Families reports which address families pods, nodes and Services have: IPv4 if no object has an
+// address.
+func (c *Objects) Families() (v4, v6 bool) {
+	add := func(texts ...string) {
+		for _, text := range texts {
+			if a, err := netip.ParseAddr(text); err == nil { // not "None"
+				v4, v6 = v4 || a.Unmap().Is4(), v6 || !a.Unmap().Is4()
+			} else if r, err := netip.ParsePrefix(text); err == nil {
+				v4, v6 = v4 || r.Addr().Is4(), v6 || r.Addr().Is6()
+			}
 		}
 	}
+	for _, p := range c.Pods {
+		for _, a := range compile.Addresses(p) {
+			add(a.String())
+		}
+	}
+	for _, n := range c.Nodes {
+		add(append(n.Spec.PodCIDRs, n.Spec.PodCIDR)...)
+		for _, a := range n.Status.Addresses {
+			add(a.Address)
+		}
+	}
+	for _, s := range c.Services {
+		add(append(s.Spec.ClusterIPs, s.Spec.ClusterIP)...)
+	}
+	for _, r := range c.ServiceCIDRs {
+		add(r.Spec.CIDRs...)
+	}
+	return v4 || !v6, v6
 }

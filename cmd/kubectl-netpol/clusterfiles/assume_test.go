@@ -1,63 +1,12 @@
 package clusterfiles
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
-
-// ranges parses prefixes separated by spaces.
-func ranges(s string) []netip.Prefix {
-	var all []netip.Prefix
-	for p := range strings.FieldsSeq(s) {
-		all = append(all, netip.MustParsePrefix(p))
-	}
-	return all
-}
-
-func TestFreeRanges(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		family family
-		used   string
-		n      int
-		want   string
-	}{
-		{"nothing is used", ipv4, "", 1, "198.18.0.0/15"},
-		{"others are used", ipv4, "10.0.0.0/8 192.168.0.0/16 fd00::/8", 1, "198.18.0.0/15"},
-		{"all addresses", ipv4, "0.0.0.0/0 ::/0", 1, "198.18.0.0/15"},
-		{"one address of it", ipv4, "198.19.255.255/32", 1, "240.0.0.0/4"},
-		{"a block around it", ipv4, "198.0.0.0/8", 1, "240.0.0.0/4"},
-		{"all preferred ones", ipv4, "198.18.0.0/15 240.0.0.0/4 100.64.0.0/10", 1, "1.0.0.0/16"},
-		{"and the next", ipv4, "198.18.0.0/15 240.0.0.0/4 100.64.0.0/10 1.0.0.0/16 1.1.0.0/17", 1, "1.2.0.0/16"},
-		{"halves", ipv4, "0.0.0.0/1 128.0.0.0/1", 1, "198.18.0.0/15"},
-		{"halves and parts", ipv4, "0.0.0.0/1 128.0.0.0/1 198.18.0.0/15", 1, "240.0.0.0/4"},
-		{"many pods", ipv4, "", 200_000, "240.0.0.0/4"},
-		{"IPv6", ipv6, "198.18.0.0/15", 1, "2001:2::/48"},
-		{"IPv6, used", ipv6, "2001::/16", 1, "fd00::/64"},
-		{"IPv6, next", ipv6, "2001::/16 fd00::/64", 1, "fd00:0:0:1::/64"},
-		{"IPv6, everything", ipv6, "::/1 8000::/1", 1, "2001:2::/48"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.family.free(ranges(tc.used), tc.n); got.String() != tc.want {
-				t.Errorf("got %v, want %s", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestTheLastRangeHasNoNext(t *testing.T) {
-	for from, want := range map[string]string{"1.0.0.0/16": "1.1.0.0/16", "1.255.0.0/16": "2.0.0.0/16", "255.255.0.0/16": "invalid Prefix", "ffff::/16": "invalid Prefix"} {
-		t.Run(from, func(t *testing.T) {
-			if got := next(netip.MustParsePrefix(from)); got.String() != want {
-				t.Errorf("next(%s) is %v, want %s", from, got, want)
-			}
-		})
-	}
-}
 
 // addresses lists the addresses of all pods, ordered by pod name.
 func addresses(o *Objects) string {
@@ -76,19 +25,16 @@ func TestAssumedAddresses(t *testing.T) {
 	}
 	const service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: "
 	for name, tc := range map[string]struct{ text, want string }{
-		"IPv4 where nothing says otherwise":    {web + pod("a", ""), "198.18.0.1 198.18.0.2"},
-		"that of a pod stays":                  {web + pod("a", "status: {podIP: 10.0.0.1}\n"), "10.0.0.1 198.18.0.1"},
-		"IPv6 like the pods":                   {web + pod("a", "status: {podIPs: [{ip: 'fd00::1'}]}\n"), "fd00::1 2001:2::1"},
-		"both like the pods":                   {web + pod("a", "status: {podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}\n"), "10.0.0.1 fd00::1 198.18.0.1 2001:2::1"},
-		"both like the ranges of a node":       {web + "---\napiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.0.0.0/24, 'fd00::/64']}\n", "198.18.0.1 2001:2::1"},
-		"IPv6 like a Service":                  {web + service + "{clusterIP: 'fd00::1'}\n", "2001:2::1"},
-		"not like a headless Service":          {web + service + "{clusterIP: None}\n", "198.18.0.1"},
-		"not one of a Service":                 {web + service + "{clusterIP: 198.18.0.1, externalIPs: [240.0.0.1]}\n", "100.64.0.1"},
-		"a pod that has ended has none":        {web + pod("a", "status: {phase: Failed}\n"), "198.18.0.1"},
-		"a host-network pod has the node's":    {pod("a", "spec: {hostNetwork: true}\nstatus: {hostIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}\n"), "10.0.0.1 fd00::1"},
-		"a host-network pod of nowhere":        {pod("a", "spec: {hostNetwork: true}\n"), "198.18.0.1"},
-		"not one of a block":                   {web + "---\n" + denyAll + "  ingress: [{from: [{ipBlock: {cidr: 198.18.3.0/24}}]}]\n", "240.0.0.1"},
-		"not one of the exceptions of a block": {web + "---\n" + denyAll + "  ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [198.18.3.0/24]}}]}]\n", "240.0.0.1"},
+		"IPv4 where nothing says otherwise": {web + pod("a", ""), "0.0.0.1 0.0.0.2"},
+		"that of a pod stays":               {web + pod("a", "status: {podIP: 10.0.0.1}\n"), "10.0.0.1 0.0.0.1"},
+		"IPv6 like the pods":                {web + pod("a", "status: {podIPs: [{ip: 'fd00::1'}]}\n"), "fd00::1 100::1"},
+		"both like the pods":                {web + pod("a", "status: {podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}\n"), "10.0.0.1 fd00::1 0.0.0.1 100::1"},
+		"both like the ranges of a node":    {web + "---\napiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.0.0.0/24, 'fd00::/64']}\n", "0.0.0.1 100::1"},
+		"IPv6 like a Service":               {web + service + "{clusterIP: 'fd00::1'}\n", "100::1"},
+		"not like a headless Service":       {web + service + "{clusterIP: None}\n", "0.0.0.1"},
+		"a pod that has ended has none":     {web + pod("a", "status: {phase: Failed}\n"), "0.0.0.1"},
+		"a host-network pod has the node's": {pod("a", "spec: {hostNetwork: true}\nstatus: {hostIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}\n"), "10.0.0.1 fd00::1"},
+		"a host-network pod of nowhere":     {pod("a", "spec: {hostNetwork: true}\n"), "0.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := addresses(read(t, tc.text)); got != tc.want {
@@ -98,12 +44,9 @@ func TestAssumedAddresses(t *testing.T) {
 	}
 }
 
-// Assumed addresses also avoid the blocks of policies that are only compared with the
-// files.
-func TestAddressesAreNotOfOtherPolicies(t *testing.T) {
-	otherPolicies := read(t, denyAll+"  ingress: [{from: [{ipBlock: {cidr: 198.18.0.0/16}}]}]\n").Policies
-	o, err := Read([]string{Stdin}, strings.NewReader(web), Options{Upcoming: otherPolicies})
-	if err != nil || addresses(o) != "240.0.0.1" || len(o.Policies) != 0 {
+func TestPlaceholdersOfOtherFilesAreNotTaken(t *testing.T) {
+	o, err := Read([]string{Stdin}, strings.NewReader(web), Options{Placeholders: 258})
+	if err != nil || addresses(o) != "0.0.1.3" {
 		t.Errorf("got %v %v", o, err)
 	}
 }
@@ -152,7 +95,6 @@ func TestNotesOfAnApplication(t *testing.T) {
 	want := []string{
 		"Passed over: 1 ConfigMap, 2 files without apiVersion and kind, 1 Helm chart (--helm renders one)",
 		"Assumed: one pod for each of 2 workloads, as its template has it",
-		"Assumed: addresses of 198.18.0.0/15 for 2 pods; nothing else in the files has such an address",
 		"Assumed: namespaces without an object have only the label kubernetes.io/metadata.name: shop",
 	}
 	if got := o.Notes(); !slices.Equal(got, want) {

@@ -20,7 +20,7 @@
 //     policies that differ are an error.
 //   - A namespaced object without a namespace is in the default namespace of the call.
 //   - Each workload without pods in the files gets one pod, assumed from its template.
-//     Each pod without addresses gets one assumed address of each family of the cluster.
+//     Each pod without addresses gets a placeholder of each family of the cluster.
 //   - Namespaces and Nodes that are only mentioned exist.
 package clusterfiles
 
@@ -28,7 +28,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -74,8 +73,7 @@ type Objects struct {
 
 	// What the files lack and the reader assumes.
 	AssumedPods       []workloads.Ref // workloads whose pods are assumed
-	AssumedAddresses  []netip.Prefix  // ranges that assumed addresses are from
-	Unaddressed       []string        // pods with assumed addresses, "namespace/name"
+	Unaddressed       []string        // pods with placeholders as addresses, "namespace/name"
 	AssumedNamespaces []string
 	AssumedNodes      []string
 
@@ -200,9 +198,8 @@ type Options struct {
 	Values  helmchart.Values // of charts that are paths
 	// OnlyOthers permits files whose objects are all of kinds that are not read.
 	OnlyOthers bool
-	// Upcoming are policies that may be added to the cluster: assumed addresses avoid their
-	// blocks, too.
-	Upcoming []compile.Object
+	// Placeholders is the number of placeholders for addresses that pods of other files have.
+	Placeholders int
 }
 
 // Read reads files and directories. All errors are joined; each has its file and line as far
@@ -239,7 +236,7 @@ func ReadValid(paths []string, stdin io.Reader, options Options) (*Objects, []*R
 }
 
 func readAll(paths []string, stdin io.Reader, options Options) (*Objects, []error) {
-	r := newReader(options.Namespace, options.Upcoming...)
+	r := newReader(options.Namespace, options.Placeholders)
 	c := collect(paths, stdin, options)
 	errs := c.errs
 	for _, f := range c.files {

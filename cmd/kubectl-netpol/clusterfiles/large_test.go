@@ -107,7 +107,4 @@ func TestALargeApplicationIsReadWhole(t *testing.T) {
 	if len(o.Pods) != 1000 || len(o.Policies) != 300 || len(o.Namespaces) != 20 || len(o.AssumedPods) != 1000 {
 		t.Errorf("%d pods, %d policies, %d namespaces", len(o.Pods), len(o.Policies), len(o.Namespaces))
 	}
-	if got := o.AssumedAddresses[0].String(); got != "240.0.0.0/4" {
-		t.Errorf("assumed addresses are in %s, which a policy names", got)
-	}
 }

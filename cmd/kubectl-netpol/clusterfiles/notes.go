@@ -32,9 +32,6 @@ func (o *Objects) Notes() []string {
 	if n := len(o.AssumedPods); n > 0 {
 		note("Assumed: one pod for each of %s, as its template has it", count(n, "workload", "workloads"))
 	}
-	if n := len(o.Unaddressed); n > 0 {
-		note("Assumed: addresses of %s for %s; nothing else in the files has such an address", join(o.AssumedAddresses, " and "), count(n, "pod", "pods"))
-	}
 	if names := o.namespacesOfPods(); len(names) > 0 {
 		note("Assumed: namespaces without an object have only the label kubernetes.io/metadata.name: %s", shorten(names))
 	}

@@ -26,13 +26,13 @@ import (
 
 // reader collects the objects in files.
 type reader struct {
-	namespace     string
-	otherPolicies []compile.Object // see Read
-	objects       map[key]object
-	skipped       map[string]int
-	custom        bool // whether some of them are custom resources
-	replaced      map[string]bool
-	origins       origins
+	namespace    string
+	placeholders int // see Options
+	objects      map[key]object
+	skipped      map[string]int
+	custom       bool // whether some of them are custom resources
+	replaced     map[string]bool
+	origins      origins
 }
 
 type object struct {
@@ -42,14 +42,14 @@ type object struct {
 	order  int // of the file
 }
 
-func newReader(namespace string, otherPolicies ...compile.Object) *reader {
+func newReader(namespace string, placeholders int) *reader {
 	return &reader{
-		namespace:     cmp.Or(namespace, metav1.NamespaceDefault),
-		otherPolicies: otherPolicies,
-		objects:       map[key]object{},
-		skipped:       map[string]int{},
-		replaced:      map[string]bool{},
-		origins:       origins{},
+		namespace:    cmp.Or(namespace, metav1.NamespaceDefault),
+		placeholders: placeholders,
+		objects:      map[key]object{},
+		skipped:      map[string]int{},
+		replaced:     map[string]bool{},
+		origins:      origins{},
 	}
 }
 
@@ -270,7 +270,7 @@ func (r *reader) cluster() *Objects {
 	c.assumePods(workloadsOf(all))
 	c.assumeNodes()
 	c.assumeNamespaces(r.namespaces())
-	c.assumeAddresses(r.otherPolicies)
+	c.assumeAddresses(r.placeholders)
 	return c
 }
 

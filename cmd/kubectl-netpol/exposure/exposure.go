@@ -315,10 +315,8 @@ func (x *podIndex) selected(selectors []podSelector) []reachability.Endpoint {
 			if s.namespace != "" && p.Namespace != s.namespace {
 				continue
 			}
-			e, err := x.cluster.Endpoint(p.Namespace + "/" + p.Name)
-			if err == nil { // one that has ended has no network
-				found = append(found, e)
-			}
+			all, _ := x.cluster.Endpoints(p.Namespace + "/" + p.Name) // one that has ended has no network
+			found = append(found, all...)
 		}
 		if len(found) > 0 {
 			return found

@@ -85,8 +85,8 @@ func (f *finder) atHostPort(e *entry) (all []target, missing string) {
 	}
 	t := target{port: port}
 	for _, p := range e.pods {
-		if member, err := f.cluster.Endpoint(p.Namespace + "/" + p.Name); err == nil {
-			t.members = append(t.members, member)
+		if members, err := f.cluster.Endpoints(p.Namespace + "/" + p.Name); err == nil {
+			t.members = append(t.members, members...)
 		}
 	}
 	if len(t.members) == 0 {

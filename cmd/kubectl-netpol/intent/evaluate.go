@@ -32,6 +32,8 @@ type Failure struct {
 	Family  reachability.Family `json:"family,omitempty"`
 	Allowed bool                `json:"allowed"`
 	Reason  string              `json:"reason"` // the policies and rules that decided
+	// Depends says which addresses that are not known decide it, if any do.
+	Depends []string `json:"depends,omitempty"`
 }
 
 // maxFailures is how many failures of an expectation are explained.
@@ -126,14 +128,25 @@ func (e *Endpoints) fault(file string, err error) error {
 	return fmt.Errorf("%s: %s: %w", place(file, e.line), e.field, err)
 }
 
+// connection is a pair of endpoints wherever they are.
+type connection struct {
+	from, to string
+	family   reachability.Family
+}
+
 // evaluate evaluates every pair of different endpoints, in each family that both have, and
 // reports whether any connection was possible. A pair that cannot connect counts as denied.
 func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possible bool) {
+	failed := map[connection]bool{} // also of connections that are as expected
 	add := func(src, dst *reachability.Endpoint, f reachability.Family, allowed bool) {
-		r.Connections++
-		if allowed != r.Allow {
+		key := connection{src.Name, dst.Name, f}
+		if _, known := failed[key]; !known { // else it is the same one, with an end at another place
+			r.Connections++
+		}
+		if !failed[key] && allowed != r.Allow {
 			c.fail(r, src, dst, f)
 		}
+		failed[key] = failed[key] || allowed != r.Allow
 	}
 	families := []reachability.Family{reachability.IPv4, reachability.IPv6}
 	matrices := make([]*reachability.Matrix, len(families))
@@ -166,7 +179,9 @@ func (c *cluster) fail(r *Result, src, dst *reachability.Endpoint, f reachabilit
 	r.Failed++
 	if len(r.Failures) < maxFailures {
 		e := c.Explain(src, dst, r.Port, f)
-		r.Failures = append(r.Failures, Failure{From: e.From, To: e.To, Family: f, Allowed: e.Allowed, Reason: reason(&e)})
+		r.Failures = append(r.Failures, Failure{
+			From: e.From, To: e.To, Family: f, Allowed: e.Allowed, Reason: reason(&e), Depends: c.Depends(src, dst, r.Port, f),
+		})
 	}
 }
 

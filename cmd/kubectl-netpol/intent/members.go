@@ -88,14 +88,14 @@ func (c *cluster) named(n name) (members, error) {
 		endpoint, err := c.Endpoint(n.text)
 		return members{endpoints: []reachability.Endpoint{endpoint}}, err
 	case n.workload.Kind == workloads.Pod:
-		endpoint, err := c.Endpoint(n.workload.String())
+		endpoints, err := c.Endpoints(n.workload.String())
 		if kinds := c.kindsOf(n.workload); err != nil && len(kinds) == 1 {
 			n.workload.Kind = kinds[0]
 			return c.named(n)
 		} else if err != nil && len(kinds) > 1 {
 			err = fmt.Errorf("%s is the name of a %s: write the kind, %s/%s/%s", n.text, strings.Join(kinds, " and of a "), n.workload.Namespace, workloads.ShortName(kinds[0]), n.workload.Name)
 		}
-		return members{endpoints: []reachability.Endpoint{endpoint}}, err
+		return members{endpoints: endpoints}, err
 	case n.workload.Kind == workloads.Service:
 		if c.services == nil {
 			return members{}, fmt.Errorf("no service %v", n.workload)
@@ -165,10 +165,10 @@ func (c *cluster) endpoints(pods []*corev1.Pod) (members, error) {
 	var m members
 	var ended error
 	for _, pod := range pods {
-		e, err := c.Endpoint(pod.Namespace + "/" + pod.Name)
+		all, err := c.Endpoints(pod.Namespace + "/" + pod.Name)
 		switch {
 		case err == nil:
-			m.endpoints = append(m.endpoints, e)
+			m.endpoints = append(m.endpoints, all...)
 		case compile.Ended(pod):
 			ended = err
 		default:
@@ -178,6 +178,6 @@ func (c *cluster) endpoints(pods []*corev1.Pod) (members, error) {
 	if len(m.endpoints) == 0 {
 		return m, errors.Join(append(m.leftOut, ended)...)
 	}
-	slices.SortFunc(m.endpoints, func(a, b reachability.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(m.endpoints, func(a, b reachability.Endpoint) int { return strings.Compare(a.Name, b.Name) })
 	return m, nil
 }

@@ -2,7 +2,6 @@ package lint
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"iter"
 	"maps"
@@ -18,6 +17,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -319,7 +319,7 @@ func (c *cluster) candidates(namespace string, s labels.Selector) []*pod {
 }
 
 // evaluator returns the cluster that answers which connections are allowed. Pods without an
-// address get a unique one.
+// address get a placeholder.
 func (c *cluster) evaluator() *reachability.Cluster {
 	if c.reach != nil {
 		return c.reach
@@ -329,22 +329,12 @@ func (c *cluster) evaluator() *reachability.Cluster {
 		o := p.object
 		if !p.host && len(compile.Addresses(o)) == 0 {
 			o = o.DeepCopy()
-			o.Status.PodIPs = assumedAddresses(uint32(i))
+			o.Status.PodIPs = workloads.Placeholders(i+1, true, true)
 		}
 		in.Pods = append(in.Pods, o)
 	}
-	c.reach = reachability.New(in)
+	c.reach = reachability.New(in, c.PodRanges...)
 	return c.reach
-}
-
-// assumedAddresses are in ranges that no cluster uses: class E and the discard-only block
-// (RFC 1112, RFC 6666).
-func assumedAddresses(n uint32) []corev1.PodIP {
-	v4 := [4]byte{240}
-	binary.BigEndian.PutUint32(v4[:], 240<<24+n+1)
-	v6 := netip.MustParseAddr("100::").As16()
-	binary.BigEndian.PutUint32(v6[12:], n+1)
-	return []corev1.PodIP{{IP: netip.AddrFrom4(v4).String()}, {IP: netip.AddrFrom16(v6).String()}}
 }
 
 // at returns the pod in evaluator, nil if it owns no address.

@@ -58,16 +58,25 @@ func (c *cluster) dnsPortOf(server *pod, proto packet.Proto) uint16 {
 // names.
 func dns(c *cluster) {
 	servers := c.dnsServers()
-	affected := map[*compiled][]*pod{}
+	affected, unsure := map[*compiled][]*pod{}, map[*compiled][]*pod{}
 	for _, p := range c.pods {
 		if p.host || c.isDNSServer(p) || !usesClusterDNS(p.object) {
 			continue
 		}
 		isolating := c.isolating(p, policy.Egress)
 		i := slices.IndexFunc(isolating, func(o *compiled) bool { return slices.ContainsFunc(o.Rules(policy.Egress), needsNames) })
-		if i >= 0 && c.dnsProblem(p, isolating, servers) == c.rule.ID {
-			affected[isolating[i]] = append(affected[isolating[i]], p)
+		if i < 0 {
+			continue
 		}
+		switch problem := c.dnsProblem(p, isolating, servers, everywhere); {
+		case problem == c.rule.ID:
+			affected[isolating[i]] = append(affected[isolating[i]], p)
+		case c.rule.ID == "no-dns" && c.dnsProblem(p, isolating, servers, somewhere) == c.rule.ID:
+			unsure[isolating[i]] = append(unsure[isolating[i]], p)
+		}
+	}
+	for p, pods := range unsure {
+		c.find(p, "spec.egress", "", "egress of %s is restricted, and whether it allows DNS depends on the addresses of the DNS pods, which are not known", names(pods)).Severity = Info
 	}
 	for p, pods := range affected {
 		switch c.rule.ID {
@@ -108,7 +117,7 @@ func (c *cluster) isolating(p *pod, d policy.Direction) []*compiled {
 
 // dnsProblem returns the ID of the rule that describes the DNS problem of a pod isolated by
 // these policies, or "" if DNS works.
-func (c *cluster) dnsProblem(p *pod, isolating []*compiled, servers []*pod) string {
+func (c *cluster) dnsProblem(p *pod, isolating []*compiled, servers []*pod, at extent) string {
 	allowed := func(proto packet.Proto, port uint16) bool {
 		if slices.ContainsFunc(isolating, func(o *compiled) bool { return allowsLocalDNS(o, proto) }) {
 			return true
@@ -116,7 +125,7 @@ func (c *cluster) dnsProblem(p *pod, isolating []*compiled, servers []*pod) stri
 		if len(servers) == 0 {
 			return slices.ContainsFunc(isolating, func(o *compiled) bool { return allowsSomeDNS(o, proto) })
 		}
-		return slices.ContainsFunc(servers, func(s *pod) bool { return !c.isolationDenies(p, s, proto, port, policy.Egress) })
+		return slices.ContainsFunc(servers, func(s *pod) bool { return !c.isolationDenies(p, s, proto, port, policy.Egress, at) })
 	}
 	udp, tcp := uint16(dnsPort), uint16(dnsPort)
 	if len(servers) > 0 {
@@ -133,15 +142,30 @@ func (c *cluster) dnsProblem(p *pod, isolating []*compiled, servers []*pod) stri
 	return ""
 }
 
+// extent is at which of the places where pods without an address may be something holds.
+type extent bool
+
+const (
+	everywhere extent = true
+	somewhere  extent = false
+)
+
 // isolationDenies reports whether a connection is denied because NetworkPolicies isolate
 // one end in direction d and do not allow it there.
-func (c *cluster) isolationDenies(src, dst *pod, proto packet.Proto, port uint16, d policy.Direction) bool {
+func (c *cluster) isolationDenies(src, dst *pod, proto packet.Proto, port uint16, d policy.Direction, at extent) bool {
 	from, to := c.at(src), c.at(dst)
 	if from == nil || to == nil {
 		return false
 	}
-	a := c.evaluator().Evaluate(from, to, reachability.Port{Proto: proto, Number: port}, reachability.FirstCommon)
-	return a.Cause == reachability.ByPolicy && !a.Allowed && a.Decision.Direction == d && a.Decision.Reason == policy.Isolated
+	denied := at == everywhere
+	c.evaluator().EachPlace(from, to, func(from, to *reachability.Endpoint) {
+		a := c.evaluator().Evaluate(from, to, reachability.Port{Proto: proto, Number: port}, reachability.FirstCommon)
+		denies := a.Cause == reachability.ByPolicy && !a.Allowed && a.Decision.Direction == d && a.Decision.Reason == policy.Isolated
+		if denies != bool(at) {
+			denied = denies
+		}
+	})
+	return denied
 }
 
 // allowsLocalDNS reports whether a policy allows DNS to a single address, such as a

@@ -45,7 +45,7 @@ func (c *cluster) halfOpen(p *compiled, d policy.Direction, r *policy.Rule, i in
 				continue
 			}
 			for _, port := range portsOn(r, dst) {
-				if !c.isolationDenies(src, dst, port.Proto, port.Port, other) {
+				if !c.isolationDenies(src, dst, port.Proto, port.Port, other, everywhere) {
 					return
 				}
 			}

@@ -26,6 +26,7 @@ type Input struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
 	Nodes      []*corev1.Node
+	PodRanges  []netip.Prefix // those of reachability.New
 	CIDRGroups []*proposed.CIDRGroup
 	Services   []*corev1.Service
 	Behind     exposure.Backends            // of Services

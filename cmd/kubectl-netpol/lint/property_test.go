@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -113,7 +114,7 @@ func evaluated(in Input) *reachability.Cluster {
 	for i, p := range pods {
 		if !p.Spec.HostNetwork && len(p.Status.PodIPs) == 0 {
 			p = p.DeepCopy()
-			p.Status.PodIPs = assumedAddresses(uint32(i))
+			p.Status.PodIPs = workloads.Placeholders(i+1, true, true)
 			pods[i] = p
 		}
 	}

@@ -1,6 +1,9 @@
 package reachability
 
-import "maps"
+import (
+	"maps"
+	"net/netip"
+)
 
 // IfEnforced returns the cluster with its audited policies enforced, or nil if no policy is
 // audited.
@@ -25,7 +28,10 @@ func (c *Cluster) explainAudited(src, dst *Endpoint, port Port, family Family, a
 	if enforced == nil {
 		return nil
 	}
-	if _, audited := c.snapshot.EvaluateAudited(a.Query); !audited {
+	q := a.Query
+	q.Packet.Src = netip.AddrPortFrom(src.knownAt(q.Packet.Src.Addr()), q.Packet.Src.Port())
+	q.Packet.Dst = netip.AddrPortFrom(dst.knownAt(q.Packet.Dst.Addr()), q.Packet.Dst.Port())
+	if _, audited := c.snapshot.EvaluateAudited(q); !audited {
 		return nil
 	}
 	e := enforced.Explain(src, dst, port, family)

@@ -241,11 +241,11 @@ func (b *placer) place(s *Endpoint) place {
 		if !addr.IsValid() {
 			continue
 		}
-		p.peer[family] = b.peer(addr, e, ports, p.disputed != "")
+		p.peer[family] = b.peer(addr, s.placeholder, e, ports, p.disputed != "")
 		p.ownAddr = p.ownAddr || e == nil && (b.ranges.Lookup(addr) || b.r.c.snapshot.Endpoint(addr) != nil)
 		if e != nil {
-			p.subject[policy.Ingress] = b.subject(policy.Ingress, subjectKey{e.Ingress, ports, p.disputed}, family, addr)
-			p.subject[policy.Egress] = b.subject(policy.Egress, subjectKey{e.Egress, 0, p.disputed}, family, addr)
+			p.subject[policy.Ingress] = b.subject(policy.Ingress, subjectKey{e.Ingress, ports, p.disputed}, family, addr, s.placeholder)
+			p.subject[policy.Egress] = b.subject(policy.Egress, subjectKey{e.Egress, 0, p.disputed}, family, addr, s.placeholder)
 		}
 	}
 	p.class, p.pod = number(b.classes, p), e
@@ -280,14 +280,14 @@ func number[K comparable](known map[K]int, key K) int {
 	return n
 }
 
-func (b *placer) subject(d policy.Direction, key subjectKey, family int, addr netip.Addr) int {
+func (b *placer) subject(d policy.Direction, key subjectKey, family int, addr, placeholder netip.Addr) int {
 	chain := key.chain
 	if chain == nil {
 		return -1
 	}
 	index := number(b.subjects[d], key)
 	if index == len(b.r.subjects[d]) {
-		s := &subject{direction: d, chain: chain, spans: b.r.traits.spans(chain), known: map[string]int32{}}
+		s := &subject{direction: d, chain: chain, spans: b.r.traits.spans(chain), sets: map[string]int32{}}
 		s.traits, s.names = b.r.traits.ofChain(chain)
 		s.nodes = slices.ContainsFunc(chain.Rules, func(r policy.Rule) bool {
 			return slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })
@@ -295,14 +295,14 @@ func (b *placer) subject(d policy.Direction, key subjectKey, family int, addr ne
 		b.r.subjects[d] = append(b.r.subjects[d], s)
 	}
 	if s := b.r.subjects[d][index]; !s.addrs[family].IsValid() {
-		s.addrs[family] = addr
+		s.addrs[family], s.known[family] = addr, placeholder
 	}
 	return index
 }
 
 // peer returns the index of the peer for an address.
-func (b *placer) peer(addr netip.Addr, e *policy.Endpoint, ports int, disputed bool) int {
-	p := peer{addr: addr, ports: ports}
+func (b *placer) peer(addr, placeholder netip.Addr, e *policy.Endpoint, ports int, disputed bool) int {
+	p := peer{addr: addr, known: placeholder, ports: ports}
 	if !disputed {
 		p.kind = b.kind(addr, e)
 	}

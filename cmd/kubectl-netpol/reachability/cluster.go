@@ -18,7 +18,9 @@ import (
 // called from any goroutine.
 type Cluster struct {
 	in        clusterstate.Input
+	stated    []netip.Prefix // see New
 	snapshot  *policy.Snapshot
+	owners    map[netip.Addr]bool // the addresses of pods
 	disputes  *disputes
 	disputed  []*policy.Endpoint     // the pods with an address in dispute, as on their nodes
 	enforced  bool                   // see IfEnforced
@@ -34,14 +36,19 @@ type Cluster struct {
 	// traits and equals are made from the snapshot on first use.
 	traits func() *traits
 	equals func() map[*policy.Chain]*policy.Chain // by chain, the first one with equal rules
+	// places and withoutRanges are for pods with placeholders.
+	places        func() *places
+	withoutRanges func() *policy.Snapshot
 }
 
 // New builds the cluster from the objects of in. Each pod is evaluated on its own node;
-// in.NodeName is ignored.
-func New(in clusterstate.Input) *Cluster {
+// in.NodeName is ignored. Pods with placeholders for addresses are in podRanges, see PodRanges.
+func New(in clusterstate.Input, podRanges ...netip.Prefix) *Cluster {
 	in.AllNodes = true
 	c := &Cluster{
 		in:        in,
+		stated:    podRanges,
+		owners:    map[netip.Addr]bool{},
 		snapshot:  clusterstate.Compile(in),
 		pods:      make(map[string]*corev1.Pod, len(in.Pods)),
 		endpoints: make(map[string]Endpoint, len(in.Pods)),
@@ -61,6 +68,9 @@ func New(in clusterstate.Input) *Cluster {
 	}
 	for _, pod := range in.Pods {
 		c.pods[pod.Namespace+"/"+pod.Name] = pod
+		for _, addr := range compile.Addresses(pod) {
+			c.owners[addr] = true
+		}
 		if pod.Spec.HostNetwork && !compile.Ended(pod) {
 			c.addHostNetwork(pod)
 		}
@@ -95,6 +105,8 @@ func (c *Cluster) addDisputed() {
 // index sets what is made from the snapshot on first use.
 func (c *Cluster) index() {
 	c.traits = sync.OnceValue(func() *traits { return newTraits(c) })
+	c.places = sync.OnceValue(func() *places { return placesOf(c) })
+	c.withoutRanges = sync.OnceValue(c.compileWithoutRanges)
 	c.equals = sync.OnceValue(func() map[*policy.Chain]*policy.Chain { return equalChains(c) })
 }
 
@@ -146,7 +158,7 @@ func (c *Cluster) Pods(family Family, namespaces ...string) []Endpoint {
 	for _, name := range slices.Sorted(maps.Keys(c.endpoints)) {
 		s := c.endpoints[name]
 		if s.has(family) && (len(namespaces) == 0 || slices.Contains(namespaces, c.pods[name].Namespace)) {
-			pods = append(pods, s)
+			pods = append(pods, c.places().at(s)...)
 		}
 	}
 	return pods

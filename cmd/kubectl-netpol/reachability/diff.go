@@ -76,7 +76,8 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 	d.DomainRules = sortedUnion(before.DomainRules(), after.DomainRules())
 	d.NotCompared = sortedUnion(before.unaddressed(namespaces), after.unaddressed(namespaces))
 	var c comparison
-	for _, name := range sortedUnion(namesOf(before.Pods(family)), namesOf(after.Pods(family))) {
+	places := placesOf(before, after)
+	for _, name := range sortedUnion(before.podNames(family), after.podNames(family)) {
 		if slices.Contains(d.NotCompared, name) {
 			continue
 		}
@@ -86,7 +87,10 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 			pod = after.pods[name]
 		}
 		selected := in(pod, namespaces)
-		c.add(was, is, selected, IsNewName(name) || isOnlyReplica(name, before, after))
+		wasAt, isAt := places.at(was), places.at(is)
+		for i := range max(len(wasAt), len(isAt)) {
+			c.add(wasAt[i%len(wasAt)], isAt[i%len(isAt)], selected, IsNewName(name) || isOnlyReplica(name, before, after))
+		}
 		switch {
 		case !selected:
 		case IsNewName(name):
@@ -130,10 +134,13 @@ func sortedUnion(a, b []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b))))
 }
 
-func namesOf(endpoints []Endpoint) []string {
-	names := make([]string, len(endpoints))
-	for i := range endpoints {
-		names[i] = endpoints[i].Name
+// podNames returns the names of the pods that can be queried in a family.
+func (c *Cluster) podNames(family Family) []string {
+	var names []string
+	for name, s := range c.endpoints {
+		if s.has(family) {
+			names = append(names, name)
+		}
 	}
 	return names
 }
@@ -229,8 +236,9 @@ func (c *comparison) differences(named Port) transitions {
 			if !c.selected[i] && !c.selected[j] {
 				continue
 			}
-			twin := row == column && from.twin
-			if row == column && !twin {
+			itself := row == column || c.nameOf(i) == c.nameOf(j) // at another place
+			twin := itself && from.twin
+			if itself && !twin {
 				continue // it always reaches itself
 			}
 			before, after := c.reachBefore.ports(i, j, named, twin), c.reachAfter.ports(i, j, named, twin)
@@ -325,8 +333,11 @@ func (t transitions) change(endpoints []Endpoint, span PortRange, marks []byte) 
 		}
 		for _, p := range changed.pairs {
 			gained[p] = marks[i] == mark(true)
-			index[p/len(endpoints)], index[p%len(endpoints)] = 1, 1
 		}
+	}
+	endpoints, gained = atOnce(endpoints, gained)
+	for p := range gained {
+		index[p/len(endpoints)], index[p%len(endpoints)] = 1, 1
 	}
 	var changing []Endpoint // the matrices contain only these
 	for i := range endpoints {
@@ -343,7 +354,7 @@ func (t transitions) change(endpoints []Endpoint, span PortRange, marks []byte) 
 			matrix = c.Gained
 		}
 		matrix.allowed[index[from]*len(changing)+index[to]] = true
-		c.Cells = append(c.Cells, Cell{endpoints[from].Name, endpoints[to].Name, gained[p]})
+		c.Cells = append(c.Cells, Cell{endpoints[from].Label(), endpoints[to].Label(), gained[p]})
 	}
 	return c
 }

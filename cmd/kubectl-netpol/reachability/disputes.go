@@ -97,7 +97,7 @@ func (c *Cluster) viewOf(e *Endpoint) *policy.Snapshot {
 
 // podOf returns the pod of an endpoint, nil if it is none with its own network.
 func (c *Cluster) podOf(e *Endpoint) *policy.Endpoint {
-	addr := e.first()
+	addr := e.knownAt(e.first())
 	switch {
 	case e.Kind != Pod:
 		return nil
@@ -127,7 +127,7 @@ func (c *Cluster) subjects(s *policy.Snapshot) iter.Seq[*policy.Endpoint] {
 // decide decides about the packet of q, which src sends to dst.
 func (c *Cluster) decide(q policy.Query, src, dst *Endpoint) policy.Decision {
 	if !c.disputes.has(q.Packet.Src.Addr(), q.Packet.Dst.Addr()) {
-		return c.snapshot.Evaluate(q)
+		return c.snapshotFor(&q).Evaluate(q)
 	}
 	out := c.viewOf(src).EvaluateDirection(policy.Egress, q)
 	if q.ToHost || !out.Allowed() {
@@ -142,7 +142,7 @@ func (c *Cluster) decide(q policy.Query, src, dst *Endpoint) policy.Decision {
 // traces explains both directions of a packet.
 func (c *Cluster) traces(q policy.Query, src, dst *Endpoint) [2]policy.Trace {
 	if !c.disputes.has(q.Packet.Src.Addr(), q.Packet.Dst.Addr()) {
-		return c.snapshot.Explain(q).Directions
+		return c.snapshotFor(&q).Explain(q).Directions
 	}
 	var both [2]policy.Trace
 	both[policy.Egress] = c.viewOf(src).Explain(q).Directions[policy.Egress]

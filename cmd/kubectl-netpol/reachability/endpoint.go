@@ -42,6 +42,12 @@ type Endpoint struct {
 
 	v4, v6 netip.Addr
 	ports  []policy.NamedPort
+
+	// placeholder is set if the addresses are not known: v4 and v6 are then of a place.
+	placeholder netip.Addr
+	place       string // its ranges
+	places      int    // how many there are
+	another     bool   // whether this is not the first
 }
 
 // onHost reports whether policies treat the endpoint as a node rather than a pod.
@@ -95,9 +101,18 @@ func (c *Cluster) Endpoint(name string) (Endpoint, error) {
 		return c.at(name, addr.Unmap()), nil
 	}
 	if s, ok := c.endpoints[name]; ok {
-		return s, nil
+		return c.places().at(s)[0], nil
 	}
 	return Endpoint{}, c.cannotAsk(name)
+}
+
+// Endpoints returns the endpoint with that name, at each of the places where it may be.
+func (c *Cluster) Endpoints(name string) ([]Endpoint, error) {
+	e, err := c.Endpoint(name)
+	if err != nil {
+		return nil, err
+	}
+	return c.everywhere(&e), nil
 }
 
 func (c *Cluster) at(name string, addr netip.Addr) Endpoint {

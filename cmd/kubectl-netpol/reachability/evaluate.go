@@ -51,7 +51,7 @@ func (c *Cluster) evaluate(src, dst *Endpoint, port Port, family Family, twin bo
 	if !ok {
 		return Answer{Cause: PortNotDeclared}
 	}
-	q := policy.Query{Packet: port.packet(from, to, number), ToHost: dst.onHost() && sameNode(src, dst)}
+	q := policy.Query{Packet: port.packet(from, to, number), ToHost: dst.onHost() && sameNode(src, dst), Sender: src.placeholder, Receiver: dst.placeholder}
 	if cause, ok := c.alwaysAllowed(src, dst, &q); ok && !(twin && cause == Itself) {
 		return Answer{Allowed: true, Cause: cause, Query: q}
 	}
@@ -59,15 +59,27 @@ func (c *Cluster) evaluate(src, dst *Endpoint, port Port, family Family, twin bo
 	return Answer{Allowed: d.Allowed(), Cause: ByPolicy, Query: q, Decision: d}
 }
 
-// AllowedIn reports whether one direction allows src to open a connection to dst. Evaluate
-// checks both.
+// Allowed reports whether src may open a connection to dst at all places where they may be.
+func (c *Cluster) Allowed(src, dst *Endpoint, port Port, family Family) bool {
+	allowed := true
+	c.EachPlace(src, dst, func(from, to *Endpoint) { allowed = allowed && c.Evaluate(from, to, port, family).Allowed })
+	return allowed
+}
+
+// AllowedIn is Allowed for one direction. Evaluate checks both.
 func (c *Cluster) AllowedIn(d policy.Direction, src, dst *Endpoint, port Port, family Family) bool {
+	allowed := true
+	c.EachPlace(src, dst, func(from, to *Endpoint) { allowed = allowed && c.allowedIn(d, from, to, port, family) })
+	return allowed
+}
+
+func (c *Cluster) allowedIn(d policy.Direction, src, dst *Endpoint, port Port, family Family) bool {
 	a := c.Evaluate(src, dst, port, family)
 	if a.Cause != ByPolicy {
 		return a.Allowed
 	}
 	if !c.disputes.has(a.Query.Packet.Src.Addr(), a.Query.Packet.Dst.Addr()) {
-		return c.snapshot.EvaluateDirection(d, a.Query).Allowed()
+		return c.snapshotFor(&a.Query).EvaluateDirection(d, a.Query).Allowed()
 	}
 	subject := src
 	if d == policy.Ingress {
@@ -81,7 +93,7 @@ func (c *Cluster) AllowedIn(d policy.Direction, src, dst *Endpoint, port Port, f
 // administrator's rule may deny it to a pod; and traffic of a pod to itself, which does not
 // leave the pod.
 func (c *Cluster) alwaysAllowed(src, dst *Endpoint, q *policy.Query) (cause Cause, ok bool) {
-	switch from, to := q.Packet.Src.Addr(), q.Packet.Dst.Addr(); {
+	switch from, to := src.knownAt(q.Packet.Src.Addr()), dst.knownAt(q.Packet.Dst.Addr()); {
 	case src.onHost():
 		return FromNode, sameNode(src, dst)
 	case q.ToHost:

@@ -10,13 +10,15 @@ import (
 
 // Explanation is the decision about one connection with its reasons, as text.
 type Explanation struct {
-	From     string   `json:"from"`
-	To       string   `json:"to"`
-	Port     string   `json:"port"`
-	Protocol string   `json:"protocol"`
-	Allowed  bool     `json:"allowed"`
-	Reason   string   `json:"reason"`
-	Notes    []string `json:"notes,omitempty"`
+	From     string `json:"from"`
+	To       string `json:"to"`
+	Port     string `json:"port"`
+	Protocol string `json:"protocol"`
+	Allowed  bool   `json:"allowed"`
+	// Depends says where the ends must be for which answer, if addresses that are not known decide it.
+	Depends []string `json:"depends,omitempty"`
+	Reason  string   `json:"reason"`
+	Notes   []string `json:"notes,omitempty"`
 	// Directions are egress and ingress, only egress to the pod's own node, and empty if no
 	// agent evaluates the connection.
 	Directions []Trace `json:"directions,omitempty"`

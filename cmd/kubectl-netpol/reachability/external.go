@@ -8,6 +8,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -57,30 +58,41 @@ func ExternalAddressesExcept(translated Translated, clusters ...*Cluster) []stri
 func ExternalRanges(translated Translated, clusters ...*Cluster) map[string]string {
 	inCluster := clusterRanges(translated, clusters)
 	blocks := blocksOf(clusters)
-	borders := bordersOf(inCluster, blocks)
-	ranges := map[netip.Prefix][]addressRange{}
-	for i, start := range borders {
-		last := lastAddress(start)
-		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
-			last = borders[i+1].Prev()
-		}
-		if inCluster.Lookup(start) {
-			continue
-		}
-		key := smallest(start, blocks)
-		all := ranges[key]
-		if n := len(all); n > 0 && all[n-1].last.Next() == start {
-			all[n-1].last = last
-		} else {
-			all = append(all, addressRange{start, last})
-		}
-		ranges[key] = all
-	}
+	_, ranges := partition(blocks, inCluster, func(start netip.Addr) bool { return !inCluster.Lookup(start) })
 	names := map[string]string{}
 	for _, name := range ExternalAddressesExcept(translated, clusters...) {
 		names[name] = rangesName(ranges[smallest(netip.MustParseAddr(name), blocks)])
 	}
 	return names
+}
+
+// partition divides the addresses by the boundaries of blocks and of limits. It returns those that are
+// wanted by the smallest block that contains them, and these blocks in the order of the addresses.
+func partition(blocks, limits *bart.Lite, wanted func(start netip.Addr) bool) (order []netip.Prefix, ranges map[netip.Prefix][]addressRange) {
+	borders := bordersOf(limits, blocks)
+	ranges = map[netip.Prefix][]addressRange{}
+	for i, start := range borders {
+		last := lastAddress(start)
+		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
+			last = borders[i+1].Prev()
+		}
+		if !wanted(start) {
+			continue
+		}
+		key := smallest(start, blocks)
+		all := ranges[key]
+		switch n := len(all); {
+		case n == 0:
+			order = append(order, key)
+			fallthrough
+		case all[n-1].last.Next() != start:
+			all = append(all, addressRange{start, last})
+		default:
+			all[n-1].last = last
+		}
+		ranges[key] = all
+	}
+	return order, ranges
 }
 
 // addressRange is the addresses from first to last.
@@ -135,7 +147,7 @@ func NodeAddresses(clusters ...*Cluster) []string {
 	var found []netip.Addr
 	for _, c := range clusters {
 		for a := range c.nodes {
-			if !covered[a] && hasFamily(a, clusters) {
+			if !covered[a] && !workloads.IsPlaceholder(a) && hasFamily(a, clusters) {
 				found = append(found, a)
 			}
 		}

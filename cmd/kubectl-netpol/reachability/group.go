@@ -33,11 +33,11 @@ func (m *Matrix) members() []Group {
 	var groups []Group
 	index := map[string]int{}
 	for row, s := range m.From {
-		index[s.Name] = len(groups)
+		index[s.Label()] = len(groups)
 		groups = append(groups, Group{Members: []Endpoint{s}, Row: row, Column: -1})
 	}
 	for column, s := range m.To {
-		if i, known := index[s.Name]; known {
+		if i, known := index[s.Label()]; known {
 			groups[i].Column = column
 			continue
 		}
@@ -95,7 +95,7 @@ func (m *Matrix) lines(g Group, self bool) [sha256.Size]byte {
 // itself it is about two different members if there are two.
 func (m *Matrix) AllowedBetween(from, to Group) bool {
 	if from.Row == to.Row && len(from.Members) > 1 && to.Column >= 0 {
-		other := slices.IndexFunc(m.To, func(s Endpoint) bool { return s.Name == from.Members[1].Name })
+		other := slices.IndexFunc(m.To, func(s Endpoint) bool { return s.Label() == from.Members[1].Label() })
 		return m.Allowed(from.Row, other)
 	}
 	return m.Allowed(from.Row, to.Column)

@@ -28,7 +28,7 @@ type groupKey struct {
 func (c *comparison) group(names Names, same *sameness) {
 	before, after := same.before, same.after
 	index := map[groupKey]int{}
-	ofName := map[string]int{} // number of groups of a name
+	ofName := map[string]map[string]bool{} // the first pods of the groups of a name
 	for i := range c.before {
 		e := c.after[i]
 		if e.Name == "" {
@@ -41,7 +41,10 @@ func (c *comparison) group(names Names, same *sameness) {
 		at := number(index, key)
 		if at == len(c.groups) {
 			c.groups = append(c.groups, compared{shown: e, twin: c.twin[i]})
-			ofName[key.name]++
+			if ofName[key.name] == nil {
+				ofName[key.name] = map[string]bool{}
+			}
+			ofName[key.name][e.Name] = true
 		}
 		g := &c.groups[at]
 		g.members = append(g.members, i)
@@ -52,7 +55,7 @@ func (c *comparison) group(names Names, same *sameness) {
 		g := &c.groups[i]
 		pod := g.shown.Name
 		g.shown.Name = names.of(pod, before, after)
-		if ofName[g.shown.Name] > 1 && g.shown.Name != pod {
+		if len(ofName[g.shown.Name]) > 1 && g.shown.Name != pod {
 			g.shown.Name += c.which(g)
 		}
 	}
@@ -60,12 +63,14 @@ func (c *comparison) group(names Names, same *sameness) {
 
 // which returns the pods of a group, to tell it from others of its name.
 func (c *comparison) which(g *compared) string {
-	_, name, _ := strings.Cut(cmp.Or(c.after[g.members[0]].Name, c.before[g.members[0]].Name), "/")
+	_, name, _ := strings.Cut(c.nameOf(g.members[0]), "/")
 	if more := len(g.members) - 1; more > 0 {
 		return fmt.Sprintf(" (%s and %d more)", name, more)
 	}
 	return " (" + name + ")"
 }
+
+func (c *comparison) nameOf(i int) string { return cmp.Or(c.after[i].Name, c.before[i].Name) }
 
 // pair returns members of two groups, on different nodes if there are such members: what a pod
 // and its own node send to each other is allowed in any case.

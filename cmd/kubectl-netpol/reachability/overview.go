@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -92,7 +93,7 @@ func (c *Cluster) Overview(from, to []Side, port Port, family Family) *Overview 
 	index := map[string]int{}
 	for _, side := range slices.Concat(from, to) {
 		for _, m := range side.Members {
-			if number(index, m.Name) == len(endpoints) {
+			if number(index, m.Label()) == len(endpoints) {
 				endpoints = append(endpoints, m)
 			}
 		}
@@ -131,13 +132,14 @@ func (o *Overview) parts(sides []Side, index map[string]int) [][]part {
 	for i, side := range sides {
 		classes := map[int]int{} // index of a class's part
 		for _, m := range side.Members {
-			p := &o.r.places[index[m.Name]]
+			at := index[m.Label()]
+			p := &o.r.places[at]
 			if j, known := classes[p.class]; known && p.pod != nil {
-				all[i][j] = append(all[i][j], index[m.Name])
+				all[i][j] = append(all[i][j], at)
 				continue
 			}
 			classes[p.class] = len(all[i])
-			all[i] = append(all[i], part{index[m.Name]})
+			all[i] = append(all[i], part{at})
 		}
 	}
 	return all
@@ -171,7 +173,8 @@ type pair struct {
 }
 
 // pairs yields the pairs of two sides; pairs that are alike are yielded once with their
-// count. A pod and itself are a pair only if there is no other.
+// count. A pod and itself are a pair only if there is no other, or if it may be at several places, as
+// another pod of its kind may be at the same one.
 func (o *Overview) pairs(row, column int) func(yield func(pair) bool) {
 	single := len(o.From[row].Members)*len(o.To[column].Members) == 1
 	return func(yield func(pair) bool) {
@@ -179,7 +182,7 @@ func (o *Overview) pairs(row, column int) func(yield func(pair) bool) {
 			for _, b := range o.columns[column] {
 				for from, to := range o.expand(a, b) {
 					same := a[0] == b[0] && len(from) == len(to)
-					if same && len(from) == 1 && !single {
+					if same && len(from) == 1 && !single && o.r.endpoints[from[0]].places < 2 {
 						continue
 					}
 					p := pair{from: from[0], to: to[0], count: len(from) * len(to)}
@@ -263,26 +266,67 @@ func (o *Overview) Cell(row, column int) [2]int32 {
 
 // Partial describes how the pairs of two sides differ.
 type Partial struct {
-	Pairs    int       // number of pairs
+	Pairs    int       // number of pairs, each at one place
 	Reaching int       // number of pairs that may use all ports that any may use
-	With     [2]string // an example of these, source and destination
+	With     [2]string // labels of an example of these, source and destination
 	Without  [2]string // an example of the remaining pairs
+	// Depends says where the ends of that example must be to reach them, if addresses that are not known
+	// decide it.
+	Depends string
 }
 
 // Partial describes how the pairs of a cell differ.
 func (o *Overview) Partial(row, column int) Partial {
 	var out Partial
 	any := o.any[row*len(o.To)+column]
+	var without pair
 	for p := range o.pairs(row, column) {
-		example := &out.Without
+		example, count := &out.Without, p.count
+		if o.r.endpoints[p.from].another || o.r.endpoints[p.to].another {
+			count = 0
+		}
 		if p.ports == any {
-			out.Reaching += p.count
+			out.Reaching += count
 			example = &out.With
 		}
-		out.Pairs += p.count
+		out.Pairs += count
 		if example[0] == "" {
-			*example = [2]string{o.r.endpoints[p.from].Name, o.r.endpoints[p.to].Name}
+			if p.ports != any {
+				without = p
+			}
+			*example = [2]string{o.r.endpoints[p.from].Label(), o.r.endpoints[p.to].Label()}
 		}
 	}
+	if out.Without[0] != "" {
+		out.Depends = o.depends(row, column, without)
+	}
 	return out
+}
+
+// depends explains how the ports of two pods depend on where they are, "" if they do not.
+func (o *Overview) depends(row, column int, p pair) string {
+	any := o.any[row*len(o.To)+column]
+	var all []result
+	for _, from := range o.placesOf(p.from) {
+		for _, to := range o.placesOf(p.to) {
+			set := o.narrow(o.r.between(from, to, o.several(row, column)), &o.To[column], &o.r.endpoints[to])
+			all = append(all, result{o.r.endpoints[from], o.r.endpoints[to], set == any})
+		}
+	}
+	return strings.Join(dependence(all, "reached", "not"), ", ")
+}
+
+// placesOf returns the endpoints that are an endpoint at the places where it may be: they follow each
+// other.
+func (o *Overview) placesOf(e int) (all []int) {
+	if o.r.endpoints[e].places < 2 {
+		return []int{e}
+	}
+	for o.r.endpoints[e].another {
+		e--
+	}
+	for i := range o.r.endpoints[e].places {
+		all = append(all, e+i)
+	}
+	return all
 }

@@ -48,16 +48,18 @@ type subject struct {
 	direction policy.Direction
 	chain     *policy.Chain
 	addrs     [2]netip.Addr    // of one of the pods, by family
+	known     [2]netip.Addr    // its placeholders, if it has them
 	traits    []int            // those that the chain's rules distinguish
 	names     bool             // some rule has named ports
 	spans     []PortRange      // the ranges into which the chain divides ports
 	nodes     bool             // some rule has nodes as peers
-	known     map[string]int32 // numbers of sets by key of the peer
+	sets      map[string]int32 // numbers of sets by key of the peer
 }
 
 // peer is the endpoints that rules cannot distinguish, represented by one address.
 type peer struct {
 	addr   netip.Addr
+	known  netip.Addr // its placeholder, if it has one
 	kind   peerKind
 	traits []int // sorted
 	ports  int   // index of the list of named ports
@@ -118,7 +120,7 @@ func (r *Reach) common(src, dst *place) (family int, ok bool) {
 // withNode returns the ports that i reaches on j if one of them is not a pod.
 func (r *Reach) withNode(i, j, family int) int32 {
 	src, dst := &r.endpoints[i], &r.endpoints[j]
-	q := policy.Query{ToHost: dst.onHost() && sameNode(src, dst)}
+	q := policy.Query{ToHost: dst.onHost() && sameNode(src, dst), Sender: src.placeholder, Receiver: dst.placeholder}
 	from, to, _ := addresses(src, dst, r.family)
 	q.Packet.Src, q.Packet.Dst = netip.AddrPortFrom(from, 0), netip.AddrPortFrom(to, 0)
 	if _, ok := r.c.alwaysAllowed(src, dst, &q); ok {
@@ -146,10 +148,10 @@ func (r *Reach) inDirection(d policy.Direction, subject, peer, family int) int32
 	}
 	s := r.subjects[d][subject]
 	r.key = s.appendKey(r.key[:0], r.peers[peer], peer, family)
-	set, known := s.known[string(r.key)]
+	set, known := s.sets[string(r.key)]
 	if !known {
 		set = r.ask(s, r.peers[peer], family)
-		s.known[string(r.key)] = set
+		s.sets[string(r.key)] = set
 	}
 	return set
 }
@@ -157,13 +159,14 @@ func (r *Reach) inDirection(d policy.Direction, subject, peer, family int) int32
 // ask returns the ports that a subject may use with a peer.
 func (r *Reach) ask(s *subject, p *peer, family int) int32 {
 	from, to := s.addrs[family], p.addr
+	q := policy.Query{Sender: s.known[family], Receiver: p.known}
 	if s.direction == policy.Ingress {
-		from, to = to, from
+		from, to, q.Sender, q.Receiver = to, from, q.Receiver, q.Sender
 	}
 	var allowed []PortRange
 	for _, span := range s.spans {
-		q := policy.Query{Packet: span.Port().packet(from, to, span.First)}
-		if r.c.snapshot.EvaluateDirection(s.direction, q).Allowed() {
+		q.Packet = span.Port().packet(from, to, span.First)
+		if r.c.snapshotFor(&q).EvaluateDirection(s.direction, q).Allowed() {
 			allowed = append(allowed, span)
 		}
 	}

@@ -77,7 +77,7 @@ func (c *Cluster) Rules(e *Endpoint, d policy.Direction) any {
 // chainOf returns the rules of an endpoint in a direction, or nil if no policy selects it.
 func (c *Cluster) chainOf(e *Endpoint, egress bool) *policy.Chain {
 	for _, addr := range e.Addrs() {
-		at := c.snapshot.Endpoint(addr)
+		at := c.snapshot.Endpoint(e.knownAt(addr))
 		if c.disputes.has(addr) {
 			at = c.podOf(e)
 		}

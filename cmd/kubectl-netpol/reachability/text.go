@@ -102,17 +102,17 @@ func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, place policy.P
 	case policy.Unreadable:
 		return c.unreadable(r.Policy, place)
 	case policy.PeerNoNode:
-		return fmt.Sprintf("%v is in no Node's status.addresses", f.peerAddr())
+		return fmt.Sprintf("%v is in no Node's status.addresses", f.peerText())
 	case policy.PeerNodeLabels:
 		return fmt.Sprintf("node %s has %s", f.peer.Node, labelsMean(c.labels[f.peer.Node]))
 	case policy.PeerNotLearned:
 		return "addresses learned from DNS are known to the agent only"
 	case policy.PeerOutOfScope:
-		return fmt.Sprintf("names do not match %v: it is, or may be, the address of a pod or of a node, or a special one", f.peerAddr())
+		return fmt.Sprintf("names do not match %v: it is, or may be, the address of a pod or of a node, or a special one", f.peerText())
 	case policy.PeerNotInBlock:
-		return fmt.Sprintf("%v is not among them", f.peerAddr())
+		return fmt.Sprintf("%v is not among them", f.peerText())
 	case policy.PeerExcepted:
-		return fmt.Sprintf("%v is excepted", f.peerAddr())
+		return fmt.Sprintf("%v is excepted", f.peerText())
 	}
 	return c.whyNotPort(m, f)
 }
@@ -128,7 +128,7 @@ func (c *Cluster) whyNotPod(m policy.Match, f *flow) string {
 		if f.peer.onHost() {
 			return fmt.Sprintf("%s is node %s, and selectors match pods only", f.peer.Name, f.peer.Node)
 		}
-		return fmt.Sprintf("%v is no pod's address", f.peerAddr())
+		return fmt.Sprintf("%v is no pod's address", f.peerText())
 	case policy.PeerOtherNamespace:
 		return fmt.Sprintf("%s is in namespace %s", name, peer.Namespace)
 	case policy.PeerNamespaceUnknown:

@@ -33,6 +33,16 @@ func (f *flow) peerAddr() netip.Addr {
 	return f.packet.Src.Addr()
 }
 
+// peerText is the address of the peer, or where it may be.
+func (f *flow) peerText() string { return addressText(f.peer, f.peerAddr()) }
+
+func addressText(e *Endpoint, a netip.Addr) string {
+	if e.placeholder.IsValid() {
+		return "an address of " + e.place
+	}
+	return a.String()
+}
+
 // field returns the path of a rule.
 func field(d policy.Direction, rule int) string { return fmt.Sprintf("spec.%v[%d]", d, rule) }
 
@@ -55,7 +65,7 @@ func (c *Cluster) trace(trace policy.Trace, f flow) Trace {
 	out := Trace{
 		Direction: f.direction.String(),
 		Subject:   f.subject.Name,
-		Address:   f.subjectAddr().String(),
+		Address:   addressText(f.subject, f.subjectAddr()),
 		Node:      f.subject.Node,
 		Allowed:   trace.Decision.Allowed(),
 		Reason:    c.reason(trace, &f),

@@ -67,7 +67,7 @@ func (s *sameness) has(was, is *Endpoint) bool {
 		if s.before.disputes.has(addr) || s.after.disputes.has(addr) {
 			return false
 		}
-		a, b := s.before.snapshot.Endpoint(addr), s.after.snapshot.Endpoint(addr)
+		a, b := s.before.snapshot.Endpoint(was.knownAt(addr)), s.after.snapshot.Endpoint(is.knownAt(addr))
 		if (a == nil) != (b == nil) || a != nil && !s.samePod(a, b) {
 			return false
 		}

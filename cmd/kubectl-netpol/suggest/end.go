@@ -66,7 +66,7 @@ func newCluster(in *Input, recorded []*flow) *cluster {
 	c.objects.Pods = append(c.objects.Pods, recreated...)
 	c.objects, _ = reachability.WithAddresses(c.objects, c.objects)
 	c.index()
-	c.Cluster = reachability.New(c.objects)
+	c.Cluster = reachability.New(c.objects, c.input.PodRanges...)
 	return c
 }
 

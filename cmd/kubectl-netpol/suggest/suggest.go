@@ -7,6 +7,7 @@ package suggest
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -25,6 +26,8 @@ import (
 // Input is the basis of a suggestion. It is only read.
 type Input struct {
 	Cluster clusterstate.Input
+	// PodRanges are those of reachability.New.
+	PodRanges []netip.Prefix
 	// Selectors are the pod selectors of workloads, as far as they are known.
 	Selectors map[workloads.Ref]*metav1.LabelSelector
 	// Namespace is the one to suggest policies for.
@@ -264,7 +267,7 @@ func (s *suggester) withoutImpossible(all []*resolved) []*resolved {
 }
 
 func (f *resolved) allowed(c *reachability.Cluster) bool {
-	return c.Evaluate(&f.src.endpoint, &f.dst.endpoint, f.port, f.family).Allowed
+	return c.Allowed(&f.src.endpoint, &f.dst.endpoint, f.port, f.family)
 }
 
 // allowedHere reports whether the policies of the flow's ends in the namespace allow it.
@@ -311,7 +314,7 @@ func bothWays(c *reachability.Cluster) []*reachability.Cluster {
 // withPolicies returns the cluster with policies of the namespace added. They replace
 // policies with the same names.
 func (c *cluster) withPolicies(policies ...*networkingv1.NetworkPolicy) *reachability.Cluster {
-	return reachability.New(apply(c.objects, policies))
+	return reachability.New(apply(c.objects, policies), c.input.PodRanges...)
 }
 
 // apply adds policies to a cluster. They replace policies with the same names.
