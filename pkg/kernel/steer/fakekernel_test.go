@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer/steertest"
 )
 
 // newFakeSteerer returns a Steerer on a fake kernel, which it accesses through an interface that may
@@ -20,6 +21,11 @@ func newFakeSteerer(cfg Config, through knftables.Interface, fake *knftables.Fak
 		return nil, fmt.Errorf("steer: %w", err)
 	}
 	cfg.Divert, cfg.EarlyUDP = DivertQueue, cfg.EarlyUDP.choose(Capabilities{})
+	for _, cfg.answers = range []bool{true, false} {
+		for _, c := range chains(cfg) {
+			steertest.Learn(c.rules...)
+		}
+	}
 	k := &fakeKernel{nft: through, fake: fake, now: 1, notify: make(chan commit)}
 	s := newSteerer(cfg, Capabilities{}, k, k, &fakeVerdicts{fake: fake})
 	s.former = &fakeFormer{}

@@ -2,6 +2,7 @@ package steer
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -68,9 +69,10 @@ func (v *fakeVerdicts) renewed(ctx context.Context, each func(renewedKey)) error
 		}
 		for _, e := range listed {
 			src, dst := netip.MustParseAddr(e.Key[0]), netip.MustParseAddr(e.Key[1])
+			proto, _ := strconv.ParseUint(e.Key[2], 10, 8)
 			sport, _ := strconv.ParseUint(e.Key[3], 10, 16)
 			dport, _ := strconv.ParseUint(e.Key[4], 10, 16)
-			key := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{protocolByName[e.Key[2]], 0, 0, 0, byte(sport >> 8), byte(sport), 0, 0, byte(dport >> 8), byte(dport), 0, 0})
+			key := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{byte(proto), 0, 0, 0, byte(sport >> 8), byte(sport), 0, 0, byte(dport >> 8), byte(dport), 0, 0})
 			each(renewedKey{f.ipv6, string(key)})
 		}
 	}
@@ -81,24 +83,15 @@ func (v *fakeVerdicts) forgetRenewed(ctx context.Context, keys []renewedKey) err
 	tx := v.fake.NewTransaction()
 	for _, k := range keys {
 		p, _ := k.opened()
-		for name, number := range protocolByName {
-			if number == byte(p.Proto) {
-				tx.Delete(&knftables.Element{Set: k.set(), Key: []string{p.Src.Addr().String(), p.Dst.Addr().String(), name, strconv.Itoa(int(p.Src.Port())), strconv.Itoa(int(p.Dst.Port()))}})
-			}
-		}
+		tx.Delete(&knftables.Element{Set: k.set(), Key: []string{p.Src.Addr().String(), p.Dst.Addr().String(),
+			strconv.Itoa(int(p.Proto)), strconv.Itoa(int(p.Src.Port())), strconv.Itoa(int(p.Dst.Port()))}})
 	}
 	return v.fake.Run(ctx, tx)
 }
 
-// protocolByName are numbers of protocols by nft's names.
-var protocolByName = map[string]byte{"tcp": 6, "udp": 17}
-
-// protocolNames are nft's names of protocols.
-var protocolNames = map[packet.Proto]string{packet.TCP: "tcp", packet.UDP: "udp"}
-
 func (k verdictKey) fakeElement() *knftables.Element {
 	return &knftables.Element{Set: k.set(), Key: []string{k.class.Src.String(), k.class.Dst.String(),
-		protocolNames[k.class.Proto], strconv.Itoa(int(k.class.Port))}}
+		strconv.Itoa(int(k.class.Proto)), strconv.Itoa(int(k.class.Port))}}
 }
 
 func parseClassKey(key []string) (packet.Class, bool) {
@@ -107,11 +100,7 @@ func parseClassKey(key []string) (packet.Class, bool) {
 	}
 	src, errSrc := netip.ParseAddr(key[0])
 	dst, errDst := netip.ParseAddr(key[1])
+	proto, errProto := strconv.ParseUint(key[2], 10, 8)
 	port, errPort := strconv.ParseUint(key[3], 10, 16)
-	for proto, name := range protocolNames {
-		if name == key[2] && errSrc == nil && errDst == nil && errPort == nil {
-			return packet.Class{Src: src, Dst: dst, Proto: proto, Port: uint16(port)}, true
-		}
-	}
-	return packet.Class{}, false
+	return packet.Class{Src: src, Dst: dst, Proto: packet.Proto(proto), Port: uint16(port)}, errors.Join(errSrc, errDst, errProto, errPort) == nil
 }

@@ -2,76 +2,16 @@ package steertest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
-
-// State is the conntrack state of a packet.
-type State string
-
-// States that rules distinguish. Invalid and untracked packets have no connection, and therefore no
-// direction and no ct mark.
-const (
-	New         State = "new"
-	Established State = "established"
-	Related     State = "related"
-	Invalid     State = "invalid"
-	Untracked   State = "untracked"
-)
-
-// TCP flags.
-const (
-	SYN = 0x02
-	ACK = 0x10
-)
-
-// Packet is a packet after DNAT. It passes postrouting unless it is ToHost. Before that it has passed
-// output or, if it arrived on an interface, prerouting and forward.
-type Packet struct {
-	Src, Dst   netip.Addr
-	Proto      string // as in /etc/protocols: tcp, udp, sctp, icmp, ipv6-icmp
-	TCPFlags   uint8  // 0 means SYN
-	SrcPort    uint16
-	DstPort    uint16
-	ICMPv6Type uint8
-	HopLimit   uint8 // of IPv6
-	State      State // empty means New
-	Reply      bool  // has the reply direction, otherwise the original one
-	Mark       uint32
-	CTMark     uint32
-	Confirmed  bool   // its connection is in the connection table, as it always is if answered
-	DNAT       bool   // the destination of the connection was translated
-	SrcLocal   bool   // Src is an address of this node
-	Interface  string // the interface on which it arrived
-	Output     string // the interface on which it leaves
-	NoWayBack  bool   // the route to Src is not through the interface on which the packet arrived
-	ToHost     bool   // it is for the node itself and passes the input hook
-	Forwarded  bool   // it arrived on an interface; the node or IPVS did not send it
-	Bridged    bool   // Forwarded by a bridge, so without an input interface at postrouting
-	SrcSpent   bool   // Src has sent more than its limits allow
-	DstSpent   bool   // Dst has received more than its limits allow
-	Extended   bool   // extension headers are between the IP header and Proto
-	NoRoom     bool   // the sets to which rules would add it are full
-
-	QueuedAt knftables.BaseChainHook // where an Agent gets it
-}
-
-// String returns the fields of p that are set, each with its name.
-func (p Packet) String() string {
-	var set []string
-	v := reflect.ValueOf(p)
-	for i := range v.NumField() {
-		if !v.Field(i).IsZero() {
-			set = append(set, fmt.Sprintf("%s:%v", v.Type().Field(i).Name, v.Field(i)))
-		}
-	}
-	return "{" + strings.Join(set, " ") + "}"
-}
 
 // Verdict is the final verdict on a packet.
 type Verdict string
@@ -103,7 +43,8 @@ type Agent func(p Packet, statement string) (Verdict, uint32)
 
 // Trace evaluates the base chains of fake's table at the hooks that p passes. It calls agent for a
 // queued packet, which continues with the next base chain if accepted. With a nil agent the trace ends
-// with Queue. Elements that rules add to sets stay there. Unknown expressions are errors.
+// with Queue. Elements that rules add to sets stay there. Rules that are not known by Learn
+// are errors.
 func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 	fake.Lock()
 	defer fake.Unlock()
@@ -189,6 +130,11 @@ type walk struct {
 	packet    Packet
 	statement string
 	rules     int // number of evaluated rules
+
+	// Of the rule that is evaluated.
+	registers registers
+	sets      []rule.AnonymousSet
+	source    bool // the last field of the packet was its source address
 }
 
 // base evaluates a base chain. At its end the policy of the chain applies.
@@ -222,30 +168,19 @@ func (w *walk) chain(name string, depth int) (Verdict, error) {
 }
 
 // rule evaluates one rule. leave means that the packet leaves the chain without a verdict.
-func (w *walk) rule(rule string, depth int) (verdict Verdict, leave bool, err error) {
+func (w *walk) rule(text string, depth int) (verdict Verdict, leave bool, err error) {
 	w.rules++
-	rest := tokens(strings.Fields(rule))
-	for len(rest) > 0 {
-		switch token := rest[0]; token {
-		case "accept", "drop", "reject":
-			return Verdict(token), false, nil
-		case "return":
-			return "", true, nil
-		case "queue", "xt":
-			w.statement = strings.Join(rest, " ")
-			return Queue, false, nil
-		case "goto", "jump":
-			verdict, err := w.chain(rest.at(1), depth+1)
-			if token == "goto" || verdict != "" || err != nil {
-				return verdict, true, err
-			}
-			rest = rest.skip(2)
-		default:
-			var matched bool
-			if matched, rest, err = w.expression(rest); err != nil || !matched {
-				return "", false, err
-			}
-		}
+	r, ok := known.Load(text)
+	if !ok {
+		return "", false, errors.New("unknown rule")
 	}
-	return "", false, nil
+	o, err := w.expressions(r.(rule.Encoded))
+	if o.verdict == Queue {
+		w.statement = text[strings.Index(text, "queue "):]
+	}
+	if o.chain != "" {
+		verdict, err = w.chain(o.chain, depth+1)
+		return verdict, o.code == unix.NFT_GOTO, err
+	}
+	return o.verdict, o.code == unix.NFT_RETURN, err
 }

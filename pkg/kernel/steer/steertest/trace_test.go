@@ -7,11 +7,15 @@ import (
 	"testing"
 
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
 )
 
 // table returns a table with two base chains at postrouting. The first one has these rules.
-func table(t *testing.T, rules ...string) *knftables.Fake {
+func table(t *testing.T, rules ...rule.Rule) *knftables.Fake {
 	t.Helper()
+	noSCTP := rule.Rule{rule.L4Proto.Is(rule.SCTP), rule.Drop}
+	Learn(append(rules, noSCTP)...)
 	fake := knftables.NewFake(knftables.InetFamily, "t")
 	tx := fake.NewTransaction()
 	tx.Add(&knftables.Table{})
@@ -25,9 +29,9 @@ func table(t *testing.T, rules ...string) *knftables.Fake {
 		})
 	}
 	for _, r := range rules {
-		tx.Add(&knftables.Rule{Chain: "first", Rule: r})
+		tx.Add(&knftables.Rule{Chain: "first", Rule: r.String()})
 	}
-	tx.Add(&knftables.Rule{Chain: "second", Rule: "meta l4proto sctp drop"})
+	tx.Add(&knftables.Rule{Chain: "second", Rule: noSCTP.String()})
 	if err := fake.Run(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
@@ -39,28 +43,35 @@ var udp = Packet{
 }
 
 func TestVerdicts(t *testing.T) {
+	prefix := func(text string) rule.Value { return rule.Prefix(netip.MustParsePrefix(text)) }
 	for _, tt := range []struct {
-		rule string
+		rule rule.Rule
 		want Verdict
 	}{
-		{"accept", Accept},
-		{"drop", Drop},
-		{"return", Accept},
-		{"jump sub drop", Drop},
-		{"goto sub", Accept},
-		{"queue flags fanout to 1-2", Queue},
-		{"ip saddr 192.0.2.0/24 drop", Drop},
-		{"ip saddr != 192.0.2.0/24 drop", Accept},
-		{"ip6 saddr != ::/0 drop", Accept},
-		{"ip daddr { 192.0.2.9, 192.0.2.2 } drop", Drop},
-		{"ct state new drop", Drop},
-		{"ct status dnat drop", Accept},
-		{"fib daddr type != local drop", Drop},
-		{"fib daddr type unicast drop", Drop},
-		{"meta l4proto { tcp, udp } drop", Drop},
-		{"meta l4proto { tcp, sctp } drop", Accept},
+		{rule.Rule{rule.Accept}, Accept},
+		{rule.Rule{rule.Drop}, Drop},
+		{rule.Rule{rule.Return}, Accept},
+		{rule.Rule{rule.Jump("sub")}, Accept},
+		{rule.Rule{rule.Goto("sub")}, Accept},
+		{rule.Rule{rule.Queue{First: 1, Count: 2}}, Queue},
+		{rule.Rule{rule.RejectWithICMP}, Reject},
+		{rule.Rule{rule.IPv4.Saddr.Is(prefix("192.0.2.0/25")), rule.Drop}, Drop},
+		{rule.Rule{rule.IPv4.Saddr.Is(prefix("192.0.2.0/24")), rule.Drop}, Drop},
+		{rule.Rule{rule.IPv4.Saddr.Is(prefix("192.0.3.0/24")), rule.Drop}, Accept},
+		{rule.Rule{rule.IPv4.Saddr.IsNot(prefix("192.0.2.0/25")), rule.Drop}, Accept},
+		{rule.Rule{rule.IPv6.Saddr.IsNot(prefix("::/1")), rule.Drop}, Accept},
+		{rule.Rule{rule.IPv4.Daddr.OneOf(prefix("192.0.2.2/32"), prefix("192.0.2.9/32")), rule.Drop}, Drop},
+		{rule.Rule{rule.IPv4.Daddr.OneOf(prefix("192.0.2.0/31"), prefix("192.0.2.9/32")), rule.Drop}, Accept},
+		{rule.Rule{rule.IPv4.Daddr.OneOf(prefix("192.0.2.2/31"), prefix("192.0.2.9/32")), rule.Drop}, Drop},
+		{rule.Rule{rule.CTState.Any(rule.New), rule.Drop}, Drop},
+		{rule.Rule{rule.CTStatus.Any(rule.DNAT), rule.Drop}, Accept},
+		{rule.Rule{rule.FibDaddrType.IsNot(rule.Local), rule.Drop}, Drop},
+		{rule.Rule{rule.FibDaddrType.Is(rule.Unicast), rule.Drop}, Drop},
+		{rule.Rule{rule.L4Proto.OneOf(rule.TCP, rule.UDP), rule.Drop}, Drop},
+		{rule.Rule{rule.L4Proto.OneOf(rule.TCP, rule.SCTP), rule.Drop}, Accept},
+		{rule.Rule{rule.L4Proto.NoneOf(rule.TCP, rule.SCTP), rule.Drop}, Drop},
 	} {
-		t.Run(tt.rule, func(t *testing.T) {
+		t.Run(tt.rule.String(), func(t *testing.T) {
 			got, err := Trace(table(t, tt.rule), udp, nil)
 			if err != nil || got.Verdict != tt.want {
 				t.Errorf("%v, %v, want %s", got, err, tt.want)
@@ -70,11 +81,11 @@ func TestVerdicts(t *testing.T) {
 }
 
 func TestAcceptedPacketContinuesWithNextBaseChain(t *testing.T) {
-	for _, rule := range []string{"accept", "queue to 1"} {
-		t.Run(rule, func(t *testing.T) {
+	for _, s := range []rule.Statement{rule.Accept, rule.Queue{First: 1, Count: 1}} {
+		t.Run(s.String(), func(t *testing.T) {
 			p := udp
 			p.Proto = "sctp"
-			got, err := Trace(table(t, rule), p, func(Packet, string) (Verdict, uint32) { return Accept, 0 })
+			got, err := Trace(table(t, rule.Rule{s}), p, func(Packet, string) (Verdict, uint32) { return Accept, 0 })
 			if err != nil || got.Verdict != Drop {
 				t.Errorf("%v, %v, want the second chain's drop", got, err)
 			}
@@ -119,11 +130,15 @@ func TestHooksOfPacket(t *testing.T) {
 	}
 }
 
-func TestUnknownSyntaxIsAnError(t *testing.T) {
-	for _, rule := range []string{"tcp dport 80 accept", "ip ttl 1 drop", "ct zone 1 drop", "ip saddr { 192.0.2.9", "meta mark & x != 0"} {
-		if _, err := Trace(table(t, rule), udp, nil); err == nil || !strings.Contains(err.Error(), "chain first: rule") {
-			t.Errorf("%q: error %v", rule, err)
-		}
+func TestUnknownRuleIsAnError(t *testing.T) {
+	fake := table(t)
+	tx := fake.NewTransaction()
+	tx.Add(&knftables.Rule{Chain: "first", Rule: "ip ttl 1 drop"})
+	if err := fake.Run(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Trace(fake, udp, nil); err == nil || !strings.Contains(err.Error(), "chain first: rule") {
+		t.Errorf("error %v", err)
 	}
 }
 
