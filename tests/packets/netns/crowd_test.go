@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
+	"sigs.k8s.io/kube-network-policies/tests/packets/process"
 )
 
 // finish makes the node track count UDP connections of pod from, which have ended: those of a client of one
@@ -105,7 +106,8 @@ type crowd struct {
 	count   int
 	agent   *lab.Agent
 	stream  *stream
-	measure string // part of the names of measurements
+	measure string        // part of the names of measurements
+	cpu     time.Duration // that the agent had used when marks decided last
 }
 
 // report prints a measurement in the format of Go's benchmarks, for make bench.
@@ -121,13 +123,26 @@ func (c *crowd) change(t *testing.T, name, policy string, flows bool) {
 	c.report(name, c.stream.waitFor(t, flows).Sub(begin))
 }
 
-// allow applies a policy, and waits until marks decide about all connections again.
-func (c *crowd) allow(t *testing.T, policy string) {
+// deny applies a policy that denies the stream.
+func (c *crowd) deny(t *testing.T, name, policy string) {
+	t.Helper()
+	c.change(t, name, policy, false)
+}
+
+// allow applies a policy, waits until marks decide about all connections again, and measures the agent's CPU
+// time since they did so before the change that denied.
+func (c *crowd) allow(t *testing.T, denied, policy string) {
 	t.Helper()
 	c.change(t, "allowed", policy, true)
 	if err := labtest.Within(t, func() bool { return c.empty(t, "overrides") }); err != nil {
 		t.Fatal(err)
 	}
+	used, err := process.CPUTime(c.agent.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.report("cpu-"+denied, used-c.cpu)
+	c.cpu = used
 }
 
 // empty reports whether a set of the first node has no elements.
@@ -143,7 +158,7 @@ func (c *crowd) start(t *testing.T, name, policy string) {
 	c.stream.waitFor(t, true)
 	c.Replace(t, "policies", policy)
 	begin := time.Now()
-	c.agent = c.Start(t)[0]
+	c.agent, c.cpu = c.Start(t)[0], 0
 	c.report(name, c.stream.waitFor(t, false).Sub(begin))
 	labtest.WaitReady(t, c.agent)
 }
@@ -201,16 +216,13 @@ func TestADenyBesideManyFinishedConnections(t *testing.T) {
 					c.stream = c.cluster.stream(t, "x/client", "y/server", server)
 					c.stream.waitFor(t, true)
 					c.finish(t, c.Hosts["x/client"].Addrs[family], count, peers == "many")
-					c.change(t, "first-some", some, false)
-					c.allow(t, allowed)
-					c.change(t, "closed", closed, false)
-					c.allow(t, allowed)
-					c.change(t, "some", some, false)
-					c.allow(t, allowed)
-					c.start(t, "start-closed", closed)
-					c.allow(t, allowed)
-					c.start(t, "start-some", some)
-					c.allow(t, allowed)
+					for _, deny := range []struct {
+						name, policy string
+						by           func(t *testing.T, name, policy string)
+					}{{"first-some", some, c.deny}, {"closed", closed, c.deny}, {"some", some, c.deny}, {"start-closed", closed, c.start}, {"start-some", some, c.start}} {
+						deny.by(t, deny.name, deny.policy)
+						c.allow(t, deny.name, allowed)
+					}
 					c.succeed(t, server)
 				})
 			}
