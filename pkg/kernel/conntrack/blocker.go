@@ -275,7 +275,7 @@ func (b *Blocker) sync(ctx context.Context) error {
 		b.schedule.lose(2)
 	}
 	now := time.Now()
-	b.schedule.settle(start, now, passed, err)
+	b.schedule.settle(start, now, passed && err == nil)
 	b.schedule.charge(now, b.cpuTime()-used)
 	b.ignoreAccepted.Store(b.known.full)
 	b.mu.Lock()

@@ -120,25 +120,27 @@ func (b *Blocker) planListings(blocked, unblocked []uint32) {
 }
 
 // liveListed says which live connections were listed since the latest Evaluator came.
-type liveListed struct{ offloaded, assured bool }
+type liveListed struct{ offloaded, all bool }
 
 // listLive sets the marks of live connections that overrides do not cover, before the rest of a large table:
-// those that a flowtable forwards past all rules, and if need be all.
+// those that a flowtable forwards past all rules, and if need be all. Before the first pass no class is known,
+// so what is denied is not overridden.
 func (b *Blocker) listLive(ctx context.Context, faults *faults) {
-	list := func(status uint32, listed *bool) {
+	list := func(listed *bool, filters ...filter) {
 		if *listed || b.noStatus || fewConnections(b.count) {
 			return
 		}
 		*listed = true
-		if _, _, err := b.list(ctx, []filter{{status: status}}, nil); err != nil {
+		if _, _, err := b.list(ctx, filters, nil); err != nil {
 			faults.add(err)
 		}
 	}
-	if b.todo.live || b.schedule.urgent {
-		list(statusOffload, &b.live.offloaded)
+	urgent := b.schedule.urgent || b.schedule.routine.IsZero()
+	if b.todo.live || urgent {
+		list(&b.live.offloaded, offloadedOnes)
 	}
-	if b.schedule.urgent {
-		list(statusAssured, &b.live.assured)
+	if urgent {
+		list(&b.live.all, assuredOnes, unansweredOnes)
 	}
 }
 

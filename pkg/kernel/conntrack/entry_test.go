@@ -26,7 +26,7 @@ type connection struct {
 
 // direct returns a connection without NAT.
 func direct(proto packet.Proto, src, dst string) connection {
-	return connection{proto: proto, ends: [4]string{src, dst, dst, src}}
+	return connection{proto: proto, ends: [4]string{src, dst, dst, src}, status: statusSeenReply}
 }
 
 // Attributes that only tests use.
@@ -140,7 +140,7 @@ func TestDecodeEntry(t *testing.T) {
 			if !ok || !known || p.String() != tt.first {
 				t.Errorf("%+v: %v, %v, %v, want %s", tt.connection, p, known, ok, tt.first)
 			}
-			if e.mark != tt.connection.mark || e.status != statusConfirmed {
+			if e.mark != tt.connection.mark || e.status != tt.connection.status|statusConfirmed {
 				t.Errorf("%+v: mark %#x, status %#x", tt.connection, e.mark, e.status)
 			}
 		})

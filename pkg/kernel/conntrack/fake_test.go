@@ -52,6 +52,7 @@ func (f *fakeTable) add(proto packet.Proto, src, dst string) *entry {
 		reply:    newSender(proto, dst),
 		key:      key{family: familyOf(newSender(proto, src).addr), tuple: binary.BigEndian.AppendUint32(nil, f.next)},
 		replies:  binary.BigEndian.AppendUint32(nil, ^f.next),
+		status:   statusSeenReply, // as most entries: finished
 	}
 	f.rows = append(f.rows, e)
 	return &f.rows[len(f.rows)-1]
@@ -69,7 +70,7 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		f.mu.Lock()
 		rows := slices.Clone(f.rows)
-		if asked.status == 0 {
+		if asked.mask == 0 {
 			f.dumps++ // of all connections, live or not
 		}
 		f.mu.Unlock()
@@ -116,7 +117,7 @@ func (f *fakeTable) lists(asked filter, e entry) bool {
 	if asked.family != unix.AF_UNSPEC && asked.family != e.key.family {
 		return false
 	}
-	if e.status&asked.status != asked.status {
+	if e.status&asked.mask != asked.status {
 		return false
 	}
 	switch how := f.filtering[asked.family]; {

@@ -32,9 +32,18 @@ const (
 type filter struct {
 	family uint8
 	end    netip.Addr
-	reply  bool   // the end that replies, otherwise the one that opened the connection
-	status uint32 // only connections with all of these bits; kernels before 5.15 ignore it
+	reply  bool // the end that replies, otherwise the one that opened the connection
+	// Only connections whose bits of mask are those of status; kernels before 5.15 ignore it.
+	status, mask uint32
 }
+
+// Live connections are few among finished ones: those that a flowtable forwards, those with packets in both
+// directions for a while, and one-way flows, beside the packets of a moment that no one has answered.
+var (
+	offloadedOnes  = filter{status: statusOffload, mask: statusOffload}
+	assuredOnes    = filter{status: statusAssured, mask: statusAssured}
+	unansweredOnes = filter{mask: statusSeenReply}
+)
 
 func (f filter) hasFamily(family uint8) bool { return f.family == unix.AF_UNSPEC || f.family == family }
 
@@ -54,7 +63,7 @@ func familyOf(a netip.Addr) uint8 {
 // has reports whether f selects e.
 func (f filter) has(e entry) bool {
 	switch {
-	case e.status&f.status != f.status:
+	case e.status&f.mask != f.status:
 		return false
 	case !f.end.IsValid():
 		return f.hasFamily(e.key.family)
@@ -66,7 +75,7 @@ func (f filter) has(e entry) bool {
 
 // message returns the data of the message that lists the connections f selects.
 func (f filter) message() ([]byte, error) {
-	if f.status != 0 {
+	if f.mask != 0 {
 		return f.statusMessage()
 	}
 	if !f.end.IsValid() {
@@ -102,7 +111,7 @@ func (f filter) statusMessage() ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
 	ae.Uint32(attrStatus, f.status)
-	ae.Uint32(attrStatusMask, f.status)
+	ae.Uint32(attrStatusMask, f.mask)
 	attributes, err := ae.Encode()
 	return append(nfgenHeader(f.family), attributes...), err
 }

@@ -322,3 +322,26 @@ func cpuTime(b *testing.B) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// The kernel lists live connections alone.
+func TestKernelListsLiveConnections(t *testing.T) {
+	enterNamespace(t)
+	k := realTable(t)
+	for i, status := range []uint32{statusSeenReply, 0, statusSeenReply | statusAssured} {
+		c := direct(packet.UDP, fmt.Sprintf("10.0.0.7:%d", 1+i), "10.0.1.1:53")
+		c.status = status
+		insert(t, k, c)
+	}
+	for i, f := range []filter{unansweredOnes, assuredOnes} {
+		listed := 0
+		for e, err := range k.entries(f) {
+			listed++
+			if want := uint16(2 + i); err != nil || e.original.port != want {
+				t.Errorf("%+v lists the source port %d, want %d; %v", f, e.original.port, want, err)
+			}
+		}
+		if listed != 1 {
+			t.Errorf("%+v lists %d connections, want one", f, listed)
+		}
+	}
+}

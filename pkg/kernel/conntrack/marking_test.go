@@ -40,6 +40,53 @@ func TestLiveConnectionsAreMarkedFirst(t *testing.T) {
 	}
 }
 
+// An agent that starts knows no classes, and one that cannot override marks has to set them: before the rest of a
+// large table, live connections, also those in one direction.
+func TestLiveConnectionsAreListedFirst(t *testing.T) {
+	deny := always(Block, nil)
+	for name, tt := range map[string]struct {
+		started bool
+		change  Change
+	}{
+		"at the start":   {false, Change{All: true}},
+		"newly selected": {true, Change{Opened: addrs("10.0.0.7", "fd00::7")}},
+	} {
+		b, f := newFake(t)
+		for i := range 3 * pieceLen {
+			f.add(packet.UDP, fmt.Sprintf("10.0.0.7:%d", 1+i), "10.0.1.1:53")
+		}
+		if tt.started {
+			if err := runApply(t, b, always(Unselected, nil), Change{All: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var live []int
+		for _, src := range []string{"10.0.0.7:40001", "[fd00::7]:40001"} {
+			dst := map[bool]string{true: "10.0.1.1:9", false: "[fd00::1]:9"}[src[0] == '1']
+			for _, status := range []uint32{0, statusSeenReply | statusAssured, statusSeenReply | statusOffload} {
+				live = append(live, len(f.rows))
+				f.add(packet.UDP, src, dst).status = status
+			}
+		}
+		listed := 0
+		f.onList = func(asked filter, _ int) {
+			if asked.mask != 0 {
+				return
+			}
+			listed++
+			marks := f.marks()
+			for _, i := range live {
+				if listed == 1 && marks[i] != testMark {
+					t.Errorf("%s: connection %d of %v is not marked before the table is listed", name, i, live)
+				}
+			}
+		}
+		if err := runApply(t, b, deny, tt.change); err != nil || listed == 0 {
+			t.Errorf("%s: %d listed, %v", name, listed, err)
+		}
+	}
+}
+
 // A request costs more than a mark, so many marks are sent at once.
 func TestManyEntriesAreFewMessages(t *testing.T) {
 	const count = 1000

@@ -180,7 +180,7 @@ func (b *Blocker) plan(f filter, e entry, changes []change, faults *faults) []ch
 	if f.end.IsValid() {
 		b.unfiltered.noteListed(f, e)
 	}
-	b.noStatus = b.noStatus || e.status&f.status != f.status
+	b.noStatus = b.noStatus || e.status&f.status != f.status // a reply may come meanwhile
 	v, err := b.evaluate(e, b.evaluator)
 	if err != nil {
 		faults.add(err)

@@ -58,7 +58,7 @@ func (r *Remover) remove(ctx context.Context, removal *removal, addrs []netip.Ad
 		return r.walk(ctx, removal, filter{})
 	}
 	// A flowtable forwards packets of these past all rules.
-	if err := r.walk(ctx, removal, filter{status: statusOffload}); err != nil {
+	if err := r.walk(ctx, removal, offloadedOnes); err != nil {
 		return err
 	}
 	var families [2][]netip.Addr

@@ -228,16 +228,16 @@ func (s *schedule) beside(now time.Time, another bool) {
 	}
 }
 
-// settle ends calls of Settled after a sync that began at start and returned err. passed is set if it
-// made a pass.
+// settle ends calls of Settled after a sync that began at start. passed is set if it made a pass and had no
+// error; after an error, passes are wanted.
 //
 // A packet that was accepted just before a check may have made its entry just after it. So the first
 // sync after a call plans another listing of what may have been accepted without an evaluation,
 // soonAfter later, as a check does of what it has blocked, and the sync that makes these listings ends
 // the call. If classes are missing, it has to make a pass.
-func (s *schedule) settle(start, now time.Time, passed bool, err error) {
+func (s *schedule) settle(start, now time.Time, passed bool) {
 	pending, any := first(s.listings, listing.due)
-	complete := err == nil && (passed || s.wanted == 0) && (!any || start.Before(pending))
+	complete := (passed || s.wanted == 0) && (!any || start.Before(pending))
 	s.calls = slices.DeleteFunc(s.calls, func(c *settlement) bool {
 		if c.at.IsZero() {
 			c.at = now.Add(soonAfter)

@@ -73,8 +73,8 @@ func (w *week) sync() {
 	w.beside(now, w.now < w.another)
 	w.change(now, false, w.unknown)
 	waiting := len(w.calls)
-	did, used, passed, err := w.workNow(now)
-	w.settle(now, sunday.Add(w.now), passed, err)
+	did, used, passed := w.workNow(now)
+	w.settle(now, sunday.Add(w.now), passed)
 	if len(w.calls) < waiting {
 		did = append(did, "settled")
 	}
@@ -85,9 +85,9 @@ func (w *week) sync() {
 	w.log = append(w.log, fmt.Sprintf("%v %s: %s", now.Sub(sunday).Round(time.Millisecond), strings.Join(why, "+"), strings.Join(did, ", ")))
 }
 
-func (w *week) workNow(now time.Time) (did []string, used time.Duration, passed bool, err error) {
+func (w *week) workNow(now time.Time) (did []string, used time.Duration, passed bool) {
 	if w.resting(now) {
-		return []string{"pause"}, 0, false, nil
+		return []string{"pause"}, 0, false
 	}
 	w.work()
 	if n := len(w.takeListings(now)); n > 0 {
@@ -95,18 +95,17 @@ func (w *week) workNow(now time.Time) (did []string, used time.Duration, passed 
 		did, used = append(did, fmt.Sprintf("%d listed", n)), w.used["listing"]
 	}
 	if w.due(passDue, now) || w.due(routineDue, now) {
+		var err error
 		if w.now < w.refused {
 			err = errors.New("not permitted")
+			w.lose(2)
 		}
 		did, used = append(did, map[bool]string{true: "pass", false: "failed pass"}[err == nil]), used+w.used["pass"]
 		w.passed(now, w.used["pass"], err)
 		passed = err == nil
 	}
-	if err != nil {
-		w.lose(2)
-	}
 	w.now += used
-	return did, used, passed, err
+	return did, used, passed
 }
 
 var anEnd = openedBy(netip.MustParseAddr("10.0.0.1"))
@@ -148,16 +147,19 @@ func TestSchedule(t *testing.T) {
 			[]string{"0s pass: pass", "500ms accepted: ", "5s pass: pass"}},
 		{"two changes of unknown classes", week{unknown: true}, []event{{0, changed}, {time.Second, changed}}, 11 * time.Second,
 			[]string{"0s pass: pass", "500ms accepted: ", "1.5s accepted: ", "5s pass: pass", "10s pass: pass"}},
+		{"classes that are unknown later", week{}, []event{{0, changed}, {time.Second, func(w *week, _ time.Time) { w.unknown = true }}}, time.Hour,
+			[]string{"500ms accepted: "}},
 		{"another agent, until it is gone", week{another: 1500 * ms}, []event{{0, changed}}, 6 * time.Second,
 			[]string{"500ms accepted: ", "1.5s agents: pass"}},
 		{"a recheck beside a change", week{}, []event{{0, recheck}, {0, changed}}, 10 * time.Second, []string{"0s pass: pass", "500ms accepted: "}},
 		{"rechecks", week{}, []event{{0, recheck}, {ms, recheck}, {2 * ms, recheck}}, 10 * time.Second,
 			[]string{"0s pass: pass", "5s pass: pass"}},
-		{"a call of Settled", week{}, []event{{0, settled}}, time.Hour, []string{"0s settlement: ", "50ms settlement: settled"}},
+		{"a call of Settled", week{}, []event{{0, settled}, {30 * ms, changed}}, time.Hour,
+			[]string{"0s settlement: ", "50ms settlement: settled", "530ms accepted: "}},
 		{"one beside a listing", week{}, []event{{0, settled}, {0, list(soonAfter)}}, time.Hour,
 			[]string{"0s settlement: ", "50ms listing+settlement: 1 listed, settled"}},
-		{"one beside a pass", week{}, []event{{0, recheck}, {ms, recheck}, {ms, settled}}, 10 * time.Second,
-			[]string{"0s pass: pass", "5s pass: pass, settled"}},
+		{"one beside a pass", week{}, []event{{0, recheck}, {ms, recheck}, {ms, settled}, {time.Second, changed}}, 10 * time.Second,
+			[]string{"0s pass: pass", "1.5s accepted: ", "5s pass: pass, settled"}},
 		{"errors", week{schedule: newSchedule(), refused: 8 * time.Second}, []event{{0, settled}}, 16 * time.Second,
 			[]string{"0s pass: failed pass", "5s pass: failed pass", "10s pass: pass, settled", "15s pass: pass"}},
 		{"a routine pass fails, beside changes", week{schedule: newSchedule(), refused: time.Hour},
@@ -166,8 +168,8 @@ func TestSchedule(t *testing.T) {
 		{"long passes", week{schedule: schedule{wanted: 2, missing: 2, budget: budget{used: burst, at: sunday}}, used: map[string]time.Duration{"pass": 30 * time.Second}}, nil, time.Hour / 2,
 			[]string{"0s pass: pass", "5m0s pass+routine: pass", "10m0s routine: pass", "15m0s routine: pass", "20m0s routine: pass", "25m0s routine: pass", "30m0s routine: pass"}},
 		{"a pause", week{schedule: schedule{budget: budget{used: burst, at: sunday}}, pause: maxRest, used: map[string]time.Duration{"listing": 100 * ms}},
-			[]event{{0, list(0)}, {200 * ms, list(0)}, {300 * ms, changed}}, 900 * ms,
-			[]string{"0s listing: 1 listed", "200ms : pause", "300ms : pause", "800ms accepted: pause", "850ms listing: 1 listed"}},
+			[]event{{0, list(0)}, {200 * ms, list(0)}, {200 * ms, settled}, {300 * ms, changed}}, 900 * ms,
+			[]string{"0s listing: 1 listed", "200ms : pause", "300ms : pause", "800ms accepted: pause", "850ms listing+settlement: 1 listed, settled"}},
 		{"a pause that an urgent change ends", week{schedule: schedule{budget: budget{used: burst, at: sunday}}, pause: minPassInterval, used: map[string]time.Duration{"listing": time.Second}},
 			[]event{{0, list(0)}, {1200 * ms, list(0)}, {1300 * ms, urgent}}, 3 * time.Second,
 			[]string{"0s listing: 1 listed", "1.2s : pause", "1.3s : pause", "2s listing: 1 listed"}},
