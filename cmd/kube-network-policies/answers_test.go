@@ -37,7 +37,7 @@ func TestAgentWithoutAKeyStarts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if asks := cfg.Answers.Agents != nil; asks != tc.key || tlskey.IsAgents(served.Leaf) != tc.key || cfg.Answers.Access.Client == nil {
+			if asks := o.peers.Agents != nil; asks != tc.key || tlskey.IsAgents(served.Leaf) != tc.key || cfg.Answers.Access.Client == nil {
 				t.Errorf("it asks other agents: %v, and its certificate is of %v", asks, served.Leaf.Subject)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
@@ -41,16 +42,19 @@ type options struct {
 	command.Shared
 	cfg     agent.Config
 	modules []module.Module
+	peers   newpods.Peers // of the module newpods
 }
 
 func newOptions() *options {
-	return &options{Shared: command.NewShared(), modules: modules(), cfg: agent.Config{
+	o := &options{Shared: command.NewShared(), cfg: agent.Config{
 		Version:          buildversion.Version(),
 		Queue:            defaultQueue,
 		Marks:            steer.DefaultMarks,
 		RememberVerdicts: verdictcache.DefaultAllowedFor,
 		PodAddressSource: agent.PodAddressAuto,
 	}}
+	o.modules = modules(o)
+	return o
 }
 
 func (o *options) AddFlags(fs *pflag.FlagSet) {

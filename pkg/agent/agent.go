@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
@@ -45,9 +44,6 @@ type agent struct {
 	cni       *cniresults.Cache // nil if addresses of pods are those of their status
 	results   *results
 	node      *nodecheck.Checker
-	// newPods are reported to other nodes, whose own are asked for by asker, nil if they are not asked.
-	newPods *newpods.Board
-	asker   *newpods.Asker
 
 	// What decides packets.
 	names    observer
@@ -152,7 +148,6 @@ func (a *agent) services() stages {
 func (a *agent) cluster() stages {
 	return stages{
 		{name: "addresses of new pods", off: a.cni == nil, begin: a.readResults, loops: []loop{a.cni.Run}, ready: a.sandboxesKnown},
-		{name: "new pods of other nodes", off: a.asker == nil, loops: []loop{func(ctx context.Context) error { return a.asker.Run(ctx) }}},
 		{name: "manifests", off: a.manifests == nil, ready: a.manifests.Complete},
 		{name: "cluster", loops: []loop{a.cache.Run}, ready: a.clusterKnown},
 	}

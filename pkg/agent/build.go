@@ -13,13 +13,11 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/statefile"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
@@ -56,15 +54,10 @@ func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *h
 		steering: &steering{},
 		// Readiness does not depend on the names that are found on the node: they do not prove
 		// that packets reach the agent.
-		node:    nodecheck.New(ctx, nodecheck.Host{Table: steer.TableName, UntrackedCounter: steer.UntrackedCounter}, reg),
-		newPods: newpods.NewBoard(),
+		node: nodecheck.New(ctx, nodecheck.Host{Table: steer.TableName, UntrackedCounter: steer.UntrackedCounter}, reg),
 	}
 	if cfg.FailOpen.NoAgent {
 		a.open() // packets need not wait for a snapshot
-	}
-	var err error
-	if a.asker, err = a.newAsker(); err != nil {
-		return nil, err
 	}
 	if err := a.newDecisions(); err != nil {
 		return nil, err
@@ -116,9 +109,6 @@ func (a *agent) newDecisions() (err error) {
 		Learned:               a.names.learned(),
 		Routes:                a.steering,
 		Taps:                  []event.Tap{a.accepted},
-	}
-	if a.asker != nil {
-		enforcing.Taps = append(enforcing.Taps, a.asker.Tap)
 	}
 	if a.cfg.RememberVerdicts != 0 {
 		a.verdicts = a.newVerdictCache()
@@ -251,10 +241,7 @@ func (a *agent) newCluster() error {
 	if a.cache, err = clusterwatch.New(source, cfg, a.publish); err != nil {
 		return err
 	}
-	a.results.set = func(sandboxes []clusterstate.Sandbox) {
-		a.cache.SetSandboxes(sandboxes)
-		a.newPods.Set(sandboxes)
-	}
+	a.results.set = a.setSandboxes
 	a.cni, err = newCNICache(a.cfg, func(found []cniresults.Sandbox) {
 		a.steering.closeSandboxes(addressesOf(found))
 		a.results.follow(found)

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"net/netip"
+
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/cri"
 )
 
 // newParts makes the parts of the modules.
@@ -16,6 +19,9 @@ func (a *agent) newParts() (parts []module.Part) {
 		Learned:     a.names.learned(),
 		Why:         a.names.why(),
 		Connections: a.connections,
+
+		NodesAt:        func(addr netip.Addr) []string { return a.cache.NodesAt(addr) },
+		SetSandboxesOf: func(node string, newestFirst []cri.Sandbox) { a.cache.SetSandboxesOf(node, newestFirst) },
 	}
 	if a.verdicts != nil {
 		core.Remembers = a.verdicts.Remembers
@@ -32,6 +38,16 @@ func (a *agent) modules() (all stages) {
 		all = append(all, stage{name: a.cfg.Modules[i].Name, loops: p.Loops})
 	}
 	return all
+}
+
+// setSandboxes replaces the sandboxes of this node.
+func (a *agent) setSandboxes(newestFirst []cri.Sandbox) {
+	a.cache.SetSandboxes(newestFirst)
+	for _, p := range a.parts {
+		if p.Sandboxes != nil {
+			p.Sandboxes(newestFirst)
+		}
+	}
 }
 
 // withModules returns server with the handlers of the modules.

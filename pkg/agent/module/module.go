@@ -5,6 +5,7 @@ package module
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/cri"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -30,10 +32,15 @@ type Module struct {
 type Part struct {
 	// Tap observes packets.
 	Tap event.Tap
+	// Sandboxes is called with the sandboxes of this node, newest first, when they change. It may keep
+	// the slice.
+	Sandboxes func(newestFirst []cri.Sandbox)
 	// Loops run until their context ends.
 	Loops []func(context.Context) error
 	// Serve has handlers by their patterns of http.ServeMux. They are reached at the probe socket only.
 	Serve map[string]http.Handler
+	// Answer has handlers of requests by agents of other nodes.
+	Answer map[string]http.Handler
 }
 
 // Core is what a module sees of the agent. What it refers to is valid once a loop or handler runs.
@@ -56,6 +63,10 @@ type Core struct {
 	// Connections calls yield with each tracked connection that the current snapshot allows, and
 	// reports whether the kernel counts their bytes.
 	Connections func(ctx context.Context, yield func(*Connection)) (counted bool, err error)
+	// NodesAt returns the other nodes that may have a new pod at an address, and SetSandboxesOf replaces
+	// the sandboxes of one.
+	NodesAt        func(netip.Addr) []string
+	SetSandboxesOf func(node string, newestFirst []cri.Sandbox)
 }
 
 // Connection is a connection that the kernel tracks.

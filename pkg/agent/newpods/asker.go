@@ -2,7 +2,6 @@ package newpods
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -43,11 +42,7 @@ const (
 
 // Config configures an Asker.
 type Config struct {
-	Agents *Agents
-	// Certificate proves this agent.
-	Certificate *tls.Certificate
-	// Port is where all agents answer.
-	Port string
+	Peers
 	// NodesAt returns the other nodes that may have a new pod at an address.
 	NodesAt func(netip.Addr) []string
 	// Set receives the sandboxes of a node, newest first, nil some time after it is no longer asked.

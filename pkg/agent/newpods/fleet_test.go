@@ -118,7 +118,7 @@ func (f *fleet) member(i int) *fleetMember {
 	}
 	m := &fleetMember{certificate: certificate, board: NewBoard(), agents: NewAgents(fleetPods{fleet: f, asking: nodeName(i)}, nodeName(i), certificate.Leaf)}
 	m.asker = NewAsker(Config{
-		Agents: m.agents, Certificate: certificate, Port: "9082", Registerer: prometheus.NewRegistry(),
+		Peers: Peers{Agents: m.agents, Certificate: certificate, Port: "9082"}, Registerer: prometheus.NewRegistry(),
 		NodesAt: func(a netip.Addr) []string { return []string{nodeName(nodeOf(a))} },
 		Set: func(_ string, s []clusterstate.Sandbox) {
 			f.mu.Lock()

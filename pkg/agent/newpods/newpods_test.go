@@ -144,7 +144,7 @@ func (m *member) ask(t *testing.T, port string) (a *Asker, heard chan string, st
 	t.Helper()
 	heard = make(chan string, 1000)
 	a = NewAsker(Config{
-		Agents: m.agents, Certificate: m.certificate, Port: port, Registerer: prometheus.NewRegistry(),
+		Peers: Peers{Agents: m.agents, Certificate: m.certificate, Port: port}, Registerer: prometheus.NewRegistry(),
 		NodesAt: func(addr netip.Addr) []string {
 			if addr.Is4() && addr.As4()[0] == 10 {
 				return []string{fmt.Sprintf("node-%d", addr.As4()[1])}

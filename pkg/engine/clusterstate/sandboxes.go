@@ -4,20 +4,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/cri"
 )
 
-// Sandbox is the network that the node has made for a pod. The node knows it before the pod's
-// status shows it (NP-60).
-type Sandbox struct {
-	Namespace, Name string
-	UID             types.UID
-	Addrs           []netip.Addr
-	// Proven is set if interfaces and routes of the node show that the sandbox has the addresses.
-	Proven bool
-}
+// Sandbox is cri.Sandbox.
+type Sandbox = cri.Sandbox
 
 // SetSandboxes replaces the sandboxes of this node, newest first. It keeps the slice and reports
 // whether verdicts may change. Sandboxes of unknown pods, of pods of other nodes and of

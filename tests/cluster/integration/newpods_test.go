@@ -34,12 +34,14 @@ func TestAgentsReportNewPods(t *testing.T) {
 
 	heard := make(chan []clusterstate.Sandbox, 100)
 	asker := newpods.NewAsker(newpods.Config{
-		Agents:      newpods.NewAgents(client.CoreV1().Pods(namespace), c.node, here.certificate.Leaf),
-		Certificate: here.certificate,
-		Port:        port,
-		NodesAt:     func(netip.Addr) []string { return []string{c.otherNode} },
-		Set:         func(_ string, s []clusterstate.Sandbox) { heard <- s },
-		Registerer:  prometheus.NewRegistry(),
+		Peers: newpods.Peers{
+			Agents:      newpods.NewAgents(client.CoreV1().Pods(namespace), c.node, here.certificate.Leaf),
+			Certificate: here.certificate,
+			Port:        port,
+		},
+		NodesAt:    func(netip.Addr) []string { return []string{c.otherNode} },
+		Set:        func(_ string, s []clusterstate.Sandbox) { heard <- s },
+		Registerer: prometheus.NewRegistry(),
 	})
 	run(t, asker.Run)
 	asker.Want(sandbox.Addrs[0])
