@@ -28,6 +28,10 @@ var forwardDropped = []labtest.Expectation{
 
 var neighbours = []neighbour{
 	{
+		name: "the upstream agent kube-network-policies", holds: "all that both allow", reported: "`policy_engine`", cause: "policy_engine",
+		make: func(t *testing.T, n node) { startUpstream(t, n) },
+	},
+	{
 		name: "sets of newer versions of nft", holds: all, reported: nothing,
 		make: makeTypeofSets, list: listSets,
 	},
