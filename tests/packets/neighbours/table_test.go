@@ -28,7 +28,7 @@ var forwardDropped = []labtest.Expectation{
 
 var neighbours = []neighbour{
 	{
-		name: "the upstream agent kube-network-policies", holds: "all that both allow", reported: "`policy_engine`", cause: "policy_engine",
+		name: "[the upstream agent kube-network-policies](upstream.md)", holds: "all that both allow", reported: "`policy_engine`", cause: "policy_engine",
 		make: func(t *testing.T, n node) { startUpstream(t, n) },
 	},
 	{
