@@ -24,12 +24,15 @@
 //     without a uid gets one made of its kind, namespace and name.
 //
 // A file is best replaced by renaming another over it, and several by a link to
-// their folder. One that is written in place is read after a moment of quiet,
-// which may still be too early.
+// their folder. One that is written in place may be read half written if the writer
+// pauses.
 package manifests
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -54,8 +57,11 @@ type Source struct {
 	lack error // why ready is not closed, nil once it is
 
 	// The following fields belong to the goroutine of Run.
-	files  map[string]*file
-	faults map[string]fault
+	readDir func(folder string) ([]fs.DirEntry, error) // os.ReadDir, except in tests
+	last    [sha256.Size]byte                          // of the last read
+	changes int                                        // reads that differed since one was used, at least 1 before the first use
+	files   map[string]*file
+	faults  map[string]fault
 }
 
 // Incomplete is called with the pods and nodes of valid files after each read with errors
@@ -76,6 +82,8 @@ func New(dir string, incomplete Incomplete, reg prometheus.Registerer) (*Source,
 		tables:     map[*compile.Kind]*table{},
 		ready:      make(chan struct{}),
 		lack:       fmt.Errorf("manifests in %s are not read yet", abs),
+		readDir:    os.ReadDir,
+		changes:    1,
 		files:      map[string]*file{},
 		faults:     map[string]fault{},
 	}

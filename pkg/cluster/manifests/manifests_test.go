@@ -79,7 +79,7 @@ func (f *folder) link(target, name string) {
 func (f *folder) expect(objects string, faults ...string) {
 	f.t.Helper()
 	_, ctx := ktesting.NewTestContext(f.t)
-	f.read(ctx, func(string) error { return nil })
+	f.use(ctx, walk(f.dir, os.ReadDir))
 	if got := f.served(); got != objects {
 		f.t.Errorf("serves %q, want %q", got, objects)
 	}
@@ -232,15 +232,6 @@ func TestFilesOfAFolderThatCannotBeReadAreKept(t *testing.T) {
 	}
 }
 
-func TestAFolderThatIsNotWatchedIsReadAndReported(t *testing.T) {
-	f := newFolder(t)
-	f.write("a.yaml", podV("a", "1"))
-	f.read(t.Context(), func(string) error { return fs.ErrPermission })
-	if got := f.served(); got != "Pod default/a=1" || len(f.faults) != 1 {
-		t.Errorf("serves %q, faults %v", got, f.faults)
-	}
-}
-
 // TestTheFirstReadMustBeWhole: until all files have been valid at once, nothing is served, and the error
 // names files and lines.
 func TestTheFirstReadMustBeWhole(t *testing.T) {
@@ -293,7 +284,7 @@ func TestTheFirstReadMustBeWhole(t *testing.T) {
 			}
 			f.write("a.yaml", pod)
 			tc.make(f)
-			f.read(ctx, func(string) error { return nil })
+			f.use(ctx, walk(f.dir, os.ReadDir))
 			err := f.Complete()
 			for _, want := range append(tc.want, f.dir) {
 				if err == nil || !strings.Contains(err.Error(), want) {
@@ -326,7 +317,6 @@ func TestTheLogSaysWhatHolds(t *testing.T) {
 	f := newFolder(t)
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	ctx := klog.NewContext(t.Context(), logger)
-	watch := func(string) error { return nil }
 	seen := 0
 	const stays, nothing, closed = "its last valid content stays in force", "nothing in it is in force", "no policy is enforced, and new connections of pods wait"
 	for _, step := range []struct {
@@ -345,12 +335,11 @@ func TestTheLogSaysWhatHolds(t *testing.T) {
 		{"valid at last", func() { f.remove("c.yaml"); f.write("c.yaml", podV("c", "1")) }, "valid again"},
 		{"an object of another file", func() { f.write("c.yaml", podV("a", "2")) }, "the object that an earlier file has is not taken"},
 		{"not that any more", func() { f.remove("c.yaml") }, "or removed"},
-		{"a folder that is not watched", func() { watch = func(string) error { return fs.ErrPermission } }, "a minute late"},
-		{"no folder", func() { f.remove(""); watch = func(string) error { return nil } }, stays},
+		{"no folder", func() { f.remove("") }, stays},
 	} {
 		step.make()
 		for range 2 { // the second logs nothing more
-			f.read(ctx, watch)
+			f.use(ctx, walk(f.dir, os.ReadDir))
 		}
 		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 		if now := text[seen:]; strings.Count(now, "\n") != 1 || !strings.Contains(now, step.want) {
@@ -372,28 +361,39 @@ func TestASwapDuringAReadLosesNothing(t *testing.T) {
 	f.link("..data/p", "p")
 	f.link("..data/q", "q")
 	swaps := 0
-	swap := func(folder string) error {
+	f.readDir = func(folder string) ([]fs.DirEntry, error) {
 		if swaps == 0 && strings.HasSuffix(folder, "..1/p") {
 			swaps++
 			f.link("..2", "..data")
 		}
-		return nil
+		return os.ReadDir(folder)
 	}
-	f.read(t.Context(), swap)
+	for range 3 {
+		f.look(t.Context())
+	}
 	if got, want := f.served(), "Pod default/a=2, Pod default/b=2, Pod default/x=2"; got != want || swaps != 1 {
 		t.Errorf("after %d swaps serves %q, want %q", swaps, got, want)
 	}
 
-	always := func(folder string) error {
+	f.readDir = func(folder string) ([]fs.DirEntry, error) {
 		if strings.HasSuffix(folder, "/q") {
 			swaps++
 			f.write("..2/q/b.yaml", podV("b", fmt.Sprint(swaps)))
 		}
-		return nil
+		return os.ReadDir(folder)
 	}
-	f.read(t.Context(), always)
+	for range 2 * mostChanges {
+		f.look(t.Context())
+	}
 	if got, want := f.served(), "Pod default/a=2, Pod default/b=2, Pod default/x=2"; got != want || len(f.faults) != 1 {
 		t.Errorf("while files change all the time serves %q, want %q; %v", got, want, f.faults)
+	}
+	f.readDir = os.ReadDir
+	for range 2 {
+		f.look(t.Context())
+	}
+	if got, want := f.served(), fmt.Sprintf("Pod default/a=2, Pod default/b=%d, Pod default/x=2", swaps); got != want || len(f.faults) != 0 {
+		t.Errorf("after the changes serves %q, want %q; %v", got, want, f.faults)
 	}
 }
 

@@ -25,9 +25,8 @@ type file struct {
 	manifests []manifest        // its last valid content
 }
 
-// read updates the tables from the directory. It reports each fault once while it lasts.
-func (s *Source) read(ctx context.Context, watch func(folder string) error) {
-	t := readTree(s.dir, watch)
+// use updates the tables. It reports each fault once while it lasts.
+func (s *Source) use(ctx context.Context, t tree) {
 	s.remember(ctx, t)
 	faults := map[string]fault{}
 	for name, f := range s.files {
@@ -46,7 +45,7 @@ func (s *Source) read(ctx context.Context, watch func(folder string) error) {
 	if complete {
 		s.serve(merged)
 	}
-	s.note(ctx, faults, t.unwatched)
+	s.note(ctx, faults)
 	if !complete {
 		s.incomplete(sorted[*corev1.Pod](merged[compile.KindPod]), sorted[*corev1.Node](merged[compile.KindNode]))
 	}
@@ -142,9 +141,8 @@ func (s *Source) merge(faults map[string]fault) map[*compile.Kind]map[string]obj
 	return merged
 }
 
-// note publishes the faults of a read, with those of folders that are not watched, which delay only
-// later changes.
-func (s *Source) note(ctx context.Context, faults map[string]fault, unwatched map[string]error) {
+// note publishes the faults.
+func (s *Source) note(ctx context.Context, faults map[string]fault) {
 	var lack error
 	if !s.isReady() {
 		lack = fmt.Errorf("manifests in %s: %w", s.dir, joined(faults))
@@ -152,28 +150,18 @@ func (s *Source) note(ctx context.Context, faults map[string]fault, unwatched ma
 	s.mu.Lock()
 	s.lack = lack
 	s.mu.Unlock()
-	invalid := maps.Clone(faults)
-	for name, err := range unwatched {
-		if _, worse := faults[name]; !worse {
-			faults[name] = manifestyaml.AsFault(err)
-		}
-	}
-	s.report(ctx, faults, invalid)
+	s.report(ctx, faults)
 }
 
-// report logs new faults and faults that have ended. Those that are not invalid concern later changes.
-func (s *Source) report(ctx context.Context, faults, invalid map[string]fault) {
+// report logs new faults and faults that have ended.
+func (s *Source) report(ctx context.Context, faults map[string]fault) {
 	logger := klog.FromContext(ctx)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		f := faults[name]
 		if before, known := s.faults[name]; known && before.Error() == f.Error() {
 			continue
 		}
-		if _, is := invalid[name]; is {
-			logger.Error(f.Err, "Invalid manifest; "+s.consequence(name), "file", name, "line", f.Line)
-		} else {
-			logger.Error(f.Err, "Changes in a folder of manifests are seen a minute late", "folder", name)
-		}
+		logger.Error(f.Err, "Invalid manifest; "+s.consequence(name), "file", name, "line", f.Line)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.faults)) {
 		if _, still := faults[name]; !still {

@@ -1,7 +1,7 @@
 package manifests
 
 import (
-	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -22,47 +22,31 @@ var errTooLarge = fmt.Errorf("larger than %d bytes", maxFileSize)
 
 // tree holds the files below a directory, by slash path relative to it.
 type tree struct {
-	files     map[string][]byte
-	unread    map[string]error // files and folders that could not be read; "." is the directory itself
-	unwatched map[string]error // folders that were read, but whose changes are only seen by reread
+	files  map[string][]byte
+	unread map[string]error // files and folders that could not be read; "." is the directory itself
 }
 
-// walker reads a tree. watch is called with each folder before it is read, so that no later
-// change is missed.
-type walker struct {
-	tree  tree
-	watch func(folder string) error
-}
-
-// reads is how often a directory is read until two reads in a row are equal.
-const reads = 5
-
-// readTree reads a directory until two reads in a row are equal. While files are replaced, or the link
-// that they are behind, one read may have some files of before the change and others of after it, and
-// miss an object that moves from one file to another.
-func readTree(dir string, watch func(folder string) error) tree {
-	before := walk(dir, watch)
-	for range reads - 1 {
-		now := walk(dir, watch)
-		if now.equal(before) {
-			return now
-		}
-		before = now
+// sum distinguishes trees.
+func (t tree) sum() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(t.files)) {
+		fmt.Fprintf(h, "%q %d %s", name, len(t.files[name]), t.files[name])
 	}
-	return tree{unread: map[string]error{".": errors.New("files change while they are read")}, unwatched: before.unwatched}
+	for _, name := range slices.Sorted(maps.Keys(t.unread)) {
+		fmt.Fprintf(h, "%q %q", name, t.unread[name].Error())
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
-func (t tree) equal(o tree) bool {
-	text := func(a, b error) bool { return a.Error() == b.Error() }
-	return maps.EqualFunc(t.files, o.files, bytes.Equal) && maps.EqualFunc(t.unread, o.unread, text)
+// walker reads a tree.
+type walker struct {
+	tree    tree
+	readDir func(folder string) ([]fs.DirEntry, error)
 }
 
 // walk reads a directory once.
-func walk(dir string, watch func(folder string) error) tree {
-	w := walker{
-		tree:  tree{map[string][]byte{}, map[string]error{}, map[string]error{}},
-		watch: watch,
-	}
+func walk(dir string, readDir func(folder string) ([]fs.DirEntry, error)) tree {
+	w := walker{tree{map[string][]byte{}, map[string]error{}}, readDir}
 	w.folder(dir, ".", nil)
 	return w.tree
 }
@@ -78,10 +62,7 @@ func (w *walker) folder(dir, rel string, above []string) {
 	if slices.Contains(above, real) {
 		return
 	}
-	if err := w.watch(real); err != nil {
-		w.tree.unwatched[rel] = fmt.Errorf("watch: %w", err)
-	}
-	entries, err := os.ReadDir(real)
+	entries, err := w.readDir(real)
 	if err != nil {
 		w.tree.unread[rel] = err
 		return
