@@ -19,7 +19,7 @@ Commands:
                                         Example: kube-network-policies --manifests ./cluster
   kube-network-policies cleanup         Remove what an agent leaves in the kernel and on the disk. Pods are then not isolated.
                                         Example: kube-network-policies cleanup --wait
-  kube-network-policies probe           Exit with status 0 if the agent at a probe socket is alive (livez) or ready (readyz), or print its metrics (metrics).
+  kube-network-policies probe           Exit with status 0 if the agent at a probe socket is alive (livez) or ready (readyz), or print its metrics (metrics) or what the kernel has of its table (table).
                                         Example: kube-network-policies probe readyz
   kube-network-policies flows           Print what the agent at a probe socket decided lately, as JSON; kubectl netpol flows reads all agents.
                                         Example: kube-network-policies flows --denied

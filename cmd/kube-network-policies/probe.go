@@ -19,8 +19,12 @@ const (
 	probeName = "probe"
 	// probeTimeout is below the timeouts of the probes in install.yaml.
 	probeTimeout = 4 * time.Second
-	// metricsEndpoint is the one whose answer is printed.
-	metricsEndpoint = "metrics"
+)
+
+// The answers of printedEndpoints are printed, those of healthEndpoints are an exit status.
+var (
+	healthEndpoints  = []string{"livez", "readyz"}
+	printedEndpoints = []string{"metrics", "table"}
 )
 
 // probeOptions are the flags of the command probe.
@@ -40,8 +44,8 @@ func (o *probeOptions) Validate(args []string) error {
 	if o.socket == "" {
 		errs = append(errs, command.FlagError("probe-socket", o.socket, "must not be empty"))
 	}
-	if len(args) != 1 || !slices.Contains([]string{"livez", "readyz", metricsEndpoint}, args[0]) {
-		return errors.Join(append(errs, fmt.Errorf("arguments %q: must be livez, readyz or metrics", args))...)
+	if len(args) != 1 || !slices.Contains(slices.Concat(healthEndpoints, printedEndpoints), args[0]) {
+		return errors.Join(append(errs, fmt.Errorf("arguments %q: must be livez, readyz, metrics or table", args))...)
 	}
 	o.endpoint = args[0]
 	return errors.Join(errs...)
@@ -51,7 +55,7 @@ func (o *probeOptions) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	out := io.Discard
-	if o.endpoint == metricsEndpoint {
+	if slices.Contains(printedEndpoints, o.endpoint) {
 		out = os.Stdout
 	}
 	return agent.Probe(ctx, o.socket, o.endpoint, out)

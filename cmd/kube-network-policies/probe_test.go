@@ -14,8 +14,9 @@ func TestProbeOptions(t *testing.T) {
 		"livez --probe-socket=/run/x": "/run/x",
 		"livez --probe-socket=":       "--probe-socket=: must not be empty",
 		"metrics":                     agent.DefaultSocket,
-		"":                            "must be livez, readyz or metrics",
-		"flows":                       "must be livez, readyz or metrics",
+		"table":                       agent.DefaultSocket,
+		"":                            "must be livez, readyz, metrics or table",
+		"flows":                       "must be livez, readyz, metrics or table",
 	} {
 		t.Run(args, func(t *testing.T) {
 			c, name, rest := program.Choose(append([]string{probeName}, strings.Fields(args)...))

@@ -36,6 +36,7 @@ type doctorOptions struct {
 	agentOptions
 	image   string
 	connect bool
+	bundle  string
 	output  string
 
 	// reach returns the live cluster. Nil stands for that of the kubeconfig.
@@ -72,13 +73,14 @@ own, which is deleted at the end, also when the command is interrupted.
 Each finding is a sentence that says what is wrong, where, and what to do. The exit code is 0
 without findings, 1 with some, and 2 when there are none, but something could not be examined.`,
 		Example: `  kubectl netpol doctor
-  kubectl netpol doctor --connect=false -o json`,
+  kubectl netpol doctor --connect=false --bundle netpol.tar.gz`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd) },
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&d.connect, "connect", true, "make connections between pods on all nodes; when false, nothing is created")
 	fs.StringVar(&d.image, "image", "registry.k8s.io/e2e-test-images/agnhost:2.66.1", "image of these pods: agnhost of Kubernetes. If nodes cannot pull it, what it would show is not known")
+	fs.StringVar(&d.bundle, "bundle", "", "`FILE` to write (tar.gz) with what the report of a fault needs: the findings, conditions of policies, and metrics, tables and logs of the agents, without secrets. One that exists is an error")
 	d.addAgentFlags(fs)
 	fs.StringVarP(&d.output, "output", "o", "text", "text or json")
 	return cmd
@@ -104,9 +106,12 @@ func (d *doctorOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if d.output == "json" {
-		err = printJSON(cmd.OutOrStdout(), found)
+		err = printJSON(cmd.OutOrStdout(), found.diagnosis)
 	} else {
 		err = found.write(cmd.OutOrStdout())
+	}
+	if d.bundle != "" {
+		err = errors.Join(err, found.writeBundle(cmd.Context(), d.bundle))
 	}
 	switch {
 	case err != nil:
@@ -114,13 +119,13 @@ func (d *doctorOptions) run(cmd *cobra.Command) error {
 	case len(found.Findings) > 0:
 		return errNo
 	case len(found.Unknown) > 0:
-		return errors.New("nothing is wrong with what could be examined, but that was not everything")
+		return errDepends
 	}
 	return nil
 }
 
 // examine looks at everything. It returns an error if it cannot begin.
-func (d *doctorOptions) examine(ctx context.Context, c *doctorCluster) (*diagnosis, error) {
+func (d *doctorOptions) examine(ctx context.Context, c *doctorCluster) (*examination, error) {
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -130,8 +135,8 @@ func (d *doctorOptions) examine(ctx context.Context, c *doctorCluster) (*diagnos
 		return nil, fmt.Errorf("list the agents: %w", err)
 	}
 	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return n.Labels[corev1.LabelOSStable] == "windows" })
-	found := &diagnosis{Plugin: buildversion.Version(), Findings: []string{}, Unknown: []string{}}
-	x := &examination{doctorOptions: d, cluster: c, nodes: nodes.Items, agents: agents.Items, diagnosis: found}
+	x := &examination{doctorOptions: d, cluster: c, nodes: nodes.Items, agents: agents.Items,
+		diagnosis: &diagnosis{Plugin: buildversion.Version(), Findings: []string{}, Unknown: []string{}}}
 	done := d.progress("Asking the agents")
 	x.askAgents(ctx)
 	x.checkNodes()
@@ -142,7 +147,7 @@ func (d *doctorOptions) examine(ctx context.Context, c *doctorCluster) (*diagnos
 	if d.connect {
 		x.tryConnections(ctx)
 	}
-	return found, nil
+	return x, nil
 }
 
 // examination is a run of the command.

@@ -68,7 +68,7 @@ func newPatient() *patient {
 		open: map[string]bool{}, dead: map[string]bool{},
 	}
 	lists := map[schema.GroupVersionResource]string{definitions: "CustomResourceDefinitionList"}
-	for _, k := range compile.AdminKinds() {
+	for _, k := range compile.Kinds {
 		for _, r := range k.Resources() {
 			lists[r] = k.Name + "List"
 		}
@@ -159,6 +159,8 @@ func (p *patient) exec(ctx context.Context, pod types.NamespacedName, container 
 		text = "status-writer, version " + p.writer + " (commit 1 of 2, go1.26, linux/amd64)\n"
 	case container == agentContainer && line == "kube-network-policies flows --pod=-":
 		text = strings.ReplaceAll(p.agents[node], "NODE", node) + "\n"
+	case container == agentContainer && line == "kube-network-policies probe table":
+		text = "table inet netpol-agent: ours\n"
 	case container == agentContainer && line == "kube-network-policies probe metrics":
 		text = "netpol_node_problems{cause=\"queue\"} 0\n" + p.metrics[node]
 	default:

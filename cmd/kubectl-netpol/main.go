@@ -29,7 +29,7 @@ const (
 // errNo ends a command that has printed a negative answer.
 var errNo = errors.New("no")
 
-// errDepends ends a command that has printed what the answer depends on.
+// errDepends ends a command that has printed what the answer depends on, or what is not known.
 var errDepends = errors.New("it depends")
 
 func main() {

@@ -120,10 +120,20 @@ func (w *waiting) byNodes(ctx context.Context, p awaited, o *unstructured.Unstru
 // conditionsAnnotation has the conditions of objects without a status.
 const conditionsAnnotation = compile.AnnotationDomain + "conditions"
 
-// enforcedCondition returns the Enforced condition of a policy, in its status or its annotation, nil if
-// there is none. Its type may have a prefix.
+// enforcedCondition returns the Enforced condition of a policy, nil if there is none. Its type may have a
+// prefix.
 func enforcedCondition(o *unstructured.Unstructured) *metav1.Condition {
-	var conditions []metav1.Condition
+	all := conditions(o)
+	for i := range all {
+		if t := all[i].Type; t == "Enforced" || strings.HasSuffix(t, "/Enforced") {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// conditions returns the conditions of a policy, in its status and in its annotation.
+func conditions(o *unstructured.Unstructured) (all []metav1.Condition) {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, item := range list {
 		fields, ok := item.(map[string]any)
@@ -132,19 +142,14 @@ func enforcedCondition(o *unstructured.Unstructured) *metav1.Condition {
 		}
 		var c metav1.Condition
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &c) == nil {
-			conditions = append(conditions, c)
+			all = append(all, c)
 		}
 	}
 	var annotated []metav1.Condition
 	if json.Unmarshal([]byte(o.GetAnnotations()[conditionsAnnotation]), &annotated) == nil {
-		conditions = append(conditions, annotated...)
+		all = append(all, annotated...)
 	}
-	for i := range conditions {
-		if t := conditions[i].Type; t == "Enforced" || strings.HasSuffix(t, "/Enforced") {
-			return &conditions[i]
-		}
-	}
-	return nil
+	return all
 }
 
 // liveCluster returns the cluster of the kubeconfig.

@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -133,7 +134,7 @@ func (a *agent) services() stages {
 			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, ofNodes(a.cfg.Answers.Access, a.cache.MayBeNode))
 		}}},
 		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
-			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)), a.cfg.ProbeSocket)
+			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)).With("GET /table", http.HandlerFunc(a.table)), a.cfg.ProbeSocket)
 		}}},
 		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
 		{name: "saved names", off: a.saved == nil, begin: a.saved.Load, loops: []loop{a.saved.Run}},

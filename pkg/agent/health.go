@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +48,13 @@ func (a *agent) state() module.State {
 	defer cancel()
 	s.InForce = a.confirms.tracker.Answer(ctx)
 	return s
+}
+
+// table serves what the kernel has of the table.
+func (a *agent) table(w http.ResponseWriter, r *http.Request) {
+	if err := a.steering.steerer.Describe(r.Context(), w); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }
 
 // listening is ready while all queues are bound.

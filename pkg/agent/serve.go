@@ -21,7 +21,7 @@ import (
 // DefaultSocket is the probe socket of the agents that an installation makes.
 const DefaultSocket = "/run/kube-network-policies/probe"
 
-// Probe requests an endpoint, "livez", "readyz" or "metrics", of the agent at a probe socket, and
+// Probe requests an endpoint, "livez", "readyz", "metrics" or "table", of the agent at a probe socket, and
 // writes the answer to out. The error has the reason of the agent if it fails.
 func Probe(ctx context.Context, socket, endpoint string, out io.Writer) error {
 	body, err := Get(ctx, socket, endpoint)
