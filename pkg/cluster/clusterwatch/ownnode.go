@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
@@ -22,9 +23,7 @@ import (
 const (
 	// maxSimilar is how many names of other Nodes a message suggests.
 	maxSimilar = 3
-	// namesPage is the page size of the list of Node names, and namesRetry the pause before a
-	// failed list is repeated.
-	namesPage  = 500
+	// namesRetry is the pause before a failed list of Node names is repeated.
 	namesRetry = time.Minute
 )
 
@@ -229,32 +228,16 @@ func (c *Cache) nodeNames(ctx context.Context) ([]string, error) {
 }
 
 // listNames lists objects page by page and keeps only their names.
-func listNames(ctx context.Context, lw cache.ListerWatcher) ([]string, error) {
-	lister := cache.ToListerWatcherWithContext(lw)
-	var names []string
-	for options := (metav1.ListOptions{Limit: namesPage}); ; {
-		list, err := lister.ListWithContext(ctx, options)
-		if err != nil {
-			return nil, err
+func listNames(ctx context.Context, lw cache.ListerWatcher) (names []string, err error) {
+	list := pager.New(cache.ToListerWatcherWithContext(lw).ListWithContext)
+	err = list.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		item, err := meta.Accessor(o)
+		if err == nil {
+			names = append(names, item.GetName())
 		}
-		page, err := meta.ListAccessor(list)
-		if err != nil {
-			return nil, err
-		}
-		if err := meta.EachListItem(list, func(o runtime.Object) error {
-			item, err := meta.Accessor(o)
-			if err == nil {
-				names = append(names, item.GetName())
-			}
-			return err
-		}); err != nil {
-			return nil, err
-		}
-		options.Continue = page.GetContinue()
-		if options.Continue == "" {
-			return names, nil
-		}
-	}
+		return err
+	})
+	return names, err
 }
 
 // nodes returns the mirror of nodes.
