@@ -159,8 +159,8 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 	if err != nil {
 		return nil, err
 	}
-	if len(in.Policies)+len(refused) == 0 {
-		return nil, errors.New("there is no policy to check")
+	if len(in.Policies)+len(refused)+len(in.Pods) == 0 {
+		return nil, errors.New("there is neither a policy nor a pod to check")
 	}
 	in.ServiceCIDRs = append(in.ServiceCIDRs, ranges...)
 	done := c.progress("Checking " + count(len(in.Policies), "policy", "policies"))
@@ -220,6 +220,8 @@ func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *
 			Exposing:     files.Exposing,
 			Policies:     files.Policies,
 			Partial:      true,
+
+			AssumedNamespaces: files.AssumedNamespaces,
 
 			Controllers: files.CustomResources,
 		}, files, refused, nil

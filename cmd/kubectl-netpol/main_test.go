@@ -108,7 +108,7 @@ func TestExitCodes(t *testing.T) {
 		{"check -f admin.yaml --feature-gates=Nodes=false -n shop", 0, ""},
 		{"check -f shop --feature-gates=EndPort=false", 0, ""},
 		{"check -f proposed --feature-gates=EndPort=false", 1, ""},
-		{"check -f admin.yaml --admin-policies=false", 2, "error: there is no policy to check"},
+		{"check -f admin.yaml --admin-policies=false", 2, "error: there is neither a policy nor a pod to check"},
 		{"check shop", 2, `unexpected argument "shop": files and directories are named by -f`},
 		{"check -f shop unexpected", 2, `unexpected argument "unexpected"`},
 		{"check --flag", 2, "unknown flag: --flag"},

@@ -289,7 +289,7 @@ func TestCheckFlags(t *testing.T) {
 		})
 	}
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n"
-	if code, stdout, stderr := call(t, namespace, "check -f -"); code != 2 || stdout != "" || !strings.Contains(stderr, "there is no policy to check") {
+	if code, stdout, stderr := call(t, namespace, "check -f -"); code != 2 || stdout != "" || !strings.Contains(stderr, "there is neither a policy nor a pod to check") {
 		t.Errorf("without policies: got %d\n%s%s", code, stdout, stderr)
 	}
 }

@@ -159,6 +159,14 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 	return p, nil
 }
 
+// assumedNamespaces returns the namespaces that files only name.
+func (o *options) assumedNamespaces() []string {
+	if o.objects == nil {
+		return nil
+	}
+	return o.objects.AssumedNamespaces
+}
+
 // checkState returns the findings of check about a state. Comments and fields are those of the
 // files that were read before manifests were applied.
 func (v *viewOptions) checkState(s *state) []finding {
@@ -176,6 +184,8 @@ func (v *viewOptions) checkState(s *state) []finding {
 		Policies:     s.in.Policies,
 		Partial:      len(v.files) > 0 || len(v.limits) > 0,
 		Controllers:  v.objects != nil && v.objects.CustomResources,
+
+		AssumedNamespaces: v.assumedNamespaces(),
 	}, v.objects, nil)
 	if v.namespace != "" {
 		r.keep(v.namespace)

@@ -40,6 +40,8 @@ const (
 	// maxShown limits the rows and the columns of a page, and the nodes of its graph, because
 	// browsers are slow with more.
 	maxShown = 200
+	// maxNamespaces is maxShown of namespaces, which nothing shows in fewer rows.
+	maxNamespaces = 500
 	// maxAtOnce limits the workloads of a page that was not asked for a grouping. With more, it
 	// shows namespaces.
 	maxAtOnce = 40
@@ -358,8 +360,12 @@ func (p *pages) overview(q pageQuery, s *state) (*reachability.Overview, error) 
 	shown := func(sides []reachability.Side) int {
 		return len(slices.DeleteFunc(slices.Clone(sides), isNewOrOutside))
 	}
-	if n := max(shown(from), shown(to)); n > maxShown {
-		return nil, fmt.Errorf("%d %ss are too many to show at once, %d are the most: show namespaces, those of one namespace, or those with some labels", n, q.By, maxShown)
+	most, instead := maxShown, "namespaces, those of one namespace"
+	if q.By == "namespace" {
+		most, instead = maxNamespaces, "those of one namespace"
+	}
+	if n := max(shown(from), shown(to)); n > most {
+		return nil, fmt.Errorf("%d %ss are too many to show at once, %d are the most: show %s, or those with some labels", n, q.By, most, instead)
 	}
 	return s.cluster.Overview(from, to, port, p.family), nil
 }

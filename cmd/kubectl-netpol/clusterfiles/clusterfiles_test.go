@@ -379,8 +379,42 @@ func TestAnObjectTwice(t *testing.T) {
 		t.Errorf("got %v %v", o, err)
 	}
 	const want = "c.yaml:10: NetworkPolicy default/deny is already at a.yaml:1, and differs"
-	if _, err := Read([]string{"."}, nil, Options{}); err == nil || err.Error() != want {
+	if o, err := Read([]string{"."}, nil, Options{}); err != nil || !slices.Equal(o.Warnings, []string{want + ": the first one counts"}) {
+		t.Errorf("got %v %q, want %s", err, o.Warnings, want)
+	}
+	if _, refused, err := ReadValid([]string{"."}, nil, Options{}); err != nil || len(refused) != 1 || refused[0].Error() != want {
+		t.Errorf("got %v %v, want %s", err, refused, want)
+	}
+	if _, err := Read([]string{"."}, nil, Options{Strict: true}); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// What kubectl reads, and what a chart renders beside its policies, does not keep policies from being read.
+func TestWhatKubectlReads(t *testing.T) {
+	chart := "apiVersion: v2\nname: web\nversion: 1.0.0\n"
+	folder(t, map[string]string{
+		"a.yaml":                       web + "---# the policy\n" + denyAll + "---#\n" + strings.ReplaceAll(web, "web", "db"),
+		"chart/Chart.yaml":             chart,
+		"chart/templates/notes.yaml":   "{{/* */}}a: b: c\n",
+		"chart/templates/values.yaml":  "apiVersion: v1\nmetadata: {name: {{ .Release.Name }}}\n",
+		"chart/templates/policy.yaml":  denyAll,
+		"chart/templates/z/panel.yaml": "kind: Panel\n",
+		"t.yaml": "apiVersion: template.openshift.io/v1\nkind: Template\nmetadata: {name: a}\nobjects:\n- " + strings.ReplaceAll(strings.TrimSpace(denyAll), "\n", "\n  ") + "\n" +
+			"---\napiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {name: a}\nspec: {rules: [{generate: {kind: NetworkPolicy, name: a}}]}\n" +
+			"---\napiVersion: crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: a}\n",
+	})
+	for path, want := range map[string]string{
+		"a.yaml": "Deployment default/db, Deployment default/web, Namespace default, NetworkPolicy default/deny",
+		"chart":  "Namespace default, NetworkPolicy default/deny",
+	} {
+		if o, err := Read([]string{path}, nil, Options{}); err != nil || o.names() != want {
+			t.Errorf("%s: got %v %v, want %s", path, o, err, want)
+		}
+	}
+	_, err := Read([]string{"t.yaml"}, nil, Options{})
+	if err == nil || !strings.Contains(err.Error(), "1 NetworkPolicy (in ClusterPolicy), 1 NetworkPolicy (in Template)") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -399,7 +433,7 @@ func TestVersionsOfAClusterNetworkPolicy(t *testing.T) {
 		t.Errorf("got %v %v", o, err)
 	}
 	const want = "b.yaml:1: ClusterNetworkPolicy b of version v1beta1 is already at a.yaml:6 as v1alpha2, and is the same object: remove one of them"
-	if _, err := Read([]string{"."}, nil, Options{}); err == nil || err.Error() != want {
+	if _, err := Read([]string{"."}, nil, Options{Strict: true}); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

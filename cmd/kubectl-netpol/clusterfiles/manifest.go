@@ -36,9 +36,9 @@ func (m manifest) fault(path string, err error) error {
 }
 
 // unread returns the fault of something that is no manifest. It is tolerable in a file that the
-// user has not named, unless that may have a policy.
+// user has not named, or a chart made, unless that may have a policy.
 func (m manifest) unread(err error, then string) error {
-	if m.file.named || !m.file.templated() && policyKind.Match(m.file.data) {
+	if m.file.named && !m.file.built || !m.file.templated() && policyKind.Match(m.file.data) {
 		return err
 	}
 	return tolerate(err, then)

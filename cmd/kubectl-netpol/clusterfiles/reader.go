@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -53,9 +54,14 @@ func newReader(namespace string, placeholders int) *reader {
 	}
 }
 
+// commentedSeparator matches a separator with a comment at once, which kubectl takes for a separator and
+// YAML does not.
+var commentedSeparator = regexp.MustCompile(`(?m)^---#`)
+
 // file reads the objects of a file and returns its faults.
 func (r *reader) file(f file) []error {
 	var errs []error
+	f.data = commentedSeparator.ReplaceAll(f.data, []byte("--- #"))
 	for d, err := range manifestyaml.Documents(f.data) {
 		m := manifest{f, d, d}
 		if err == nil && f.built {
@@ -91,6 +97,7 @@ func (r *reader) document(m manifest) error {
 	}
 	if k == nil {
 		r.skipped[skippedKind(head)]++
+		r.countPolicies(m)
 		r.custom = r.custom || isCustom(head)
 		return nil
 	}
@@ -111,8 +118,46 @@ func (r *reader) headless(m manifest, head manifestyaml.Header) error {
 	case head.Kind == "":
 		missing = "kind"
 	}
-	policy := m.file.named || m.doc.Has("spec.podSelector") || slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Name == head.Kind })
-	return r.refused(m, head.Kind, policy, m.fault("", fmt.Errorf("%s: missing, not an object of Kubernetes", missing)))
+	policy := m.file.named && !m.file.built || m.doc.Has("spec.podSelector") || slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Name == head.Kind })
+	err := m.fault("", fmt.Errorf("%s: missing, not an object of Kubernetes", missing))
+	if !policy {
+		return tolerate(err, "passed over")
+	}
+	return r.refused(m, head.Kind, policy, err)
+}
+
+// countPolicies says how many policies an object has inside it from which others are made, such as a
+// template.
+func (r *reader) countPolicies(m manifest) {
+	if !policyKind.Match(m.file.data) {
+		return
+	}
+	fields, err := m.doc.Map()
+	if err != nil {
+		return
+	}
+	of, _ := fields["kind"].(string)
+	delete(fields, "kind") // also NetworkPolicy of another project
+	if n := policiesIn(fields); n > 0 {
+		r.skipped["NetworkPolicy (in "+of+")"] += n
+	}
+}
+
+func policiesIn(v any) (n int) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			n += policiesIn(item)
+		}
+	case map[string]any:
+		if v["kind"] == "NetworkPolicy" {
+			n++
+		}
+		for _, value := range v {
+			n += policiesIn(value)
+		}
+	}
+	return n
 }
 
 // itemsOf returns the apiVersion and kind of list items that do not have them. ok is false

@@ -24,7 +24,7 @@ func (r *reader) twice(m manifest, o, other object) error {
 		err = m.fault("", fmt.Errorf("%s is already at %s, and differs", key, other.source.at("")))
 	}
 	if o.kind.policy != nil {
-		return err
+		err = r.asRefused(m, o.kind.Kind, true, err)
 	}
 	return tolerate(err, "the first one counts")
 }

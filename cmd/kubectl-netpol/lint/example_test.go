@@ -32,5 +32,5 @@ func ExampleCheck() {
 	// info no-default-deny Namespace shop: no policy isolates shop/db-0
 	// Add a policy with podSelector {} and policyTypes [Ingress] to the namespace.
 	// warning selects-no-pod NetworkPolicy shop/db: app=bd matches no pod; near it there are pods with: app: db
-	// Write app: db.
+	// Write the labels that the pods have.
 }

@@ -34,6 +34,8 @@ type Input struct {
 	Exposing   []*unstructured.Unstructured // of the kinds in exposure.Kinds
 	// ServiceCIDRs are the ranges of ClusterIPs, as far as they are known.
 	ServiceCIDRs []netip.Prefix
+	// AssumedNamespaces are those of Namespaces of which only the name is known.
+	AssumedNamespaces []string
 	// Partial says that the cluster may have more objects than these, because they come from
 	// manifests. Findings about missing objects are then at most infos.
 	Partial bool

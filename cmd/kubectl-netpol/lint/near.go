@@ -31,34 +31,23 @@ func selectorText(s *policy.PodSelector) string {
 // hint is a guess at the intended text, empty if there is none.
 type hint string
 
-func (h hint) fix() string {
-	if _, instead, ok := strings.Cut(string(h), ": "); ok {
-		return "Write " + instead + "."
-	}
-	return ""
-}
-
 // near guesses what a selector that selects no pod was meant to be: labels that differ by a
-// letter or two, or the same value under another key. Labels that are taken are not meant.
+// letter or two, or the same value under another key. Labels that are taken are not meant. It looks
+// only at pods of one namespace: those of others are rarely meant.
 func (c *cluster) near(s *policy.PodSelector, taken func(key, value string) bool) hint {
-	namespaces := []string{s.Namespace}
-	if s.Namespace == "" {
-		namespaces = c.namespacesOf(s.Namespaces)
-		if len(namespaces) == 0 {
-			var sets []labels.Set
-			for _, name := range slices.Sorted(maps.Keys(c.namespaces)) {
-				sets = append(sets, c.namespaces[name].Labels)
-			}
-			return nearLabels("namespaces", s.Namespaces, sets, taken)
+	namespace := s.Namespace
+	if namespace == "" {
+		namespaces := c.namespacesOf(s.Namespaces)
+		if len(namespaces) != 1 {
+			return ""
 		}
+		namespace = namespaces[0]
 	}
 	var sets []labels.Set
-	for _, ns := range namespaces {
-		for _, p := range c.byNamespace[ns] {
-			sets = append(sets, p.object.Labels)
-		}
+	for _, p := range c.byNamespace[namespace] {
+		sets = append(sets, p.object.Labels)
 	}
-	return nearLabels("pods", s.Pods, sets, taken)
+	return nearLabels(s.Pods, sets, taken)
 }
 
 // nearSubject guesses what the subject of a policy was meant to be: no pods that another policy
@@ -84,7 +73,7 @@ func (c *cluster) nearPeer(r *policy.Rule, i int) hint {
 
 // nearLabels finds the missing label in s and the nearest label to it, among the sets that
 // satisfy the other requirements of s.
-func nearLabels(what string, s labels.Selector, sets []labels.Set, taken func(key, value string) bool) hint {
+func nearLabels(s labels.Selector, sets []labels.Set, taken func(key, value string) bool) hint {
 	requirements, _ := s.Requirements()
 	best, found := 100, ""
 	for i := range requirements {
@@ -109,7 +98,7 @@ func nearLabels(what string, s labels.Selector, sets []labels.Set, taken func(ke
 	if found == "" {
 		return ""
 	}
-	return hint(fmt.Sprintf("near it there are %s with: %s", what, strings.Replace(found, "=", ": ", 1)))
+	return hint(fmt.Sprintf("near it there are pods with: %s", strings.Replace(found, "=", ": ", 1)))
 }
 
 const tooFar = 100

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
@@ -49,10 +48,13 @@ func (c *cluster) peer(p *compiled, d policy.Direction, r *policy.Rule, i int, s
 		id, message = "namespace-label", fmt.Sprintf("no namespace has %s", s.Namespaces)
 		fix = fmt.Sprintf("Write %s: %s.", corev1.LabelMetadataName, name)
 	default:
-		near := c.nearPeer(r, i)
+		near, elsewhere := c.nearPeer(r, i), c.elsewhere(s)
 		switch {
 		case near != "":
-			message, fix = message+"; "+string(near), near.fix()
+			message += "; " + string(near)
+		case elsewhere != "" && !(c.Controllers && c.outside(s)):
+			message += " of namespace " + s.Namespace + "; such pods are in namespace " + elsewhere
+			fix = fmt.Sprintf("Add namespaceSelector with %s: %s to the item.", corev1.LabelMetadataName, elsewhere)
 		case c.Partial && (c.Controllers || c.outside(s) || slices.ContainsFunc(expected, func(l labels.Set) bool { return s.Pods.Matches(l) })):
 			return
 		case c.Partial:
@@ -71,7 +73,28 @@ func (c *cluster) outside(s *policy.PodSelector) bool {
 	if s.Namespace != "" {
 		return len(c.byNamespace[s.Namespace]) == 0
 	}
-	return s.Namespaces.Empty() || len(c.namespacesOf(s.Namespaces)) == 0
+	if s.Namespaces.Empty() || len(c.namespacesOf(s.Namespaces)) == 0 {
+		return true
+	}
+	for name, ns := range c.namespaces {
+		if len(c.byNamespace[name]) == 0 && s.Namespaces.Matches(labels.Set(ns.Labels)) {
+			return true
+		}
+	}
+	return false
+}
+
+// elsewhere returns the first other namespace with pods that a podSelector alone would select there.
+func (c *cluster) elsewhere(s *policy.PodSelector) string {
+	if s.Namespace == "" || s.Pods.Empty() {
+		return ""
+	}
+	there := *s
+	there.Namespace, there.Namespaces = "", labels.Everything()
+	if pods := c.selects(&there); len(pods) > 0 {
+		return pods[0].object.Namespace
+	}
+	return ""
 }
 
 // expectedPods returns the labels by which policies select pods that the files do not have:
@@ -131,7 +154,7 @@ func (c *cluster) namespaceLabel(s *policy.PodSelector) string {
 		}
 		for _, value := range slices.Sorted(maps.Keys(r.Values())) {
 			ns := c.namespaces[value]
-			isNamed := ns != nil && !r.Matches(labels.Set(ns.Labels)) || ns == nil && value == metav1.NamespaceSystem
+			isNamed := ns != nil && !r.Matches(labels.Set(ns.Labels)) && !slices.Contains(c.AssumedNamespaces, value)
 			if isNamed && len(c.namespacesWith(r)) == 0 {
 				return value
 			}

@@ -41,14 +41,14 @@ func RuleNamed(id string) *Rule {
 var Rules = []*Rule{
 	{
 		ID: Refused, Severity: Error,
-		Title: "A manifest that API servers refuse",
-		Why:   "The object is not created, and a change of it is not made. Nothing else is checked about it.",
-		Fix:   "Correct the field.",
+		Title: "A manifest that API servers refuse, or that another one contradicts",
+		Why:   "The object is not created, and a change of it is not made; of two with one name the last that is applied counts. Nothing else is checked about it.",
+		Fix:   "Correct the field, or remove one of two.",
 	},
 	{
 		ID: NotHonoured, Severity: Error,
 		Title: "A field that agents do not enforce as written",
-		Why:   "The field cannot be read, or is switched off. Agents enforce something else instead, which fails closed.",
+		Why:   "The field cannot be read, or is switched off. Agents enforce something else instead: a peer that allows matches nothing, one that denies matches everything, and a subject selects no pod.",
 		Fix:   "Correct the field.",
 	},
 	{

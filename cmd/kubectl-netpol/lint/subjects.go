@@ -45,7 +45,7 @@ func selectsNoPod(c *cluster) {
 		if near == "" && c.Partial && (p.admin() || c.Controllers) {
 			continue // its pods are elsewhere, or made later
 		}
-		f := c.find(p, subjectField(p), near.fix(), "%s matches no pod", selectorText(p.Subject))
+		f := c.find(p, subjectField(p), "", "%s matches no pod", selectorText(p.Subject))
 		if near != "" {
 			f.Message += "; " + string(near)
 		} else if c.Partial {
@@ -174,7 +174,7 @@ func noDefaultDeny(c *cluster) {
 		}
 	}
 	for ns, pods := range c.byNamespace {
-		if isSystem(ns) || c.Partial && !hasPolicy[ns] {
+		if isSystem(ns) || c.Partial && !hasPolicy[ns] && len(c.policies) > 0 {
 			continue // its policies have another owner
 		}
 		open := slices.DeleteFunc(slices.Clone(pods), func(p *pod) bool { return p.host || denied[p] })
