@@ -87,10 +87,7 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 			pod = after.pods[name]
 		}
 		selected := in(pod, namespaces)
-		wasAt, isAt := places.at(was), places.at(is)
-		for i := range max(len(wasAt), len(isAt)) {
-			c.add(wasAt[i%len(wasAt)], isAt[i%len(isAt)], selected, IsNewName(name) || isOnlyReplica(name, before, after))
-		}
+		c.addAt(places.at(was), places.at(is), selected, IsNewName(name) || isOnlyReplica(name, before, after))
 		switch {
 		case !selected:
 		case IsNewName(name):
@@ -173,6 +170,14 @@ type comparison struct {
 func (c *comparison) add(before, after Endpoint, selected, twin bool) {
 	c.before, c.after = append(c.before, before), append(c.after, after)
 	c.selected, c.twin = append(c.selected, selected), append(c.twin, twin)
+}
+
+// addAt adds an endpoint at its places, which are the same in both clusters unless only one of them knows
+// its address.
+func (c *comparison) addAt(before, after []Endpoint, selected, twin bool) {
+	for i := range max(len(before), len(after)) {
+		c.add(before[i%len(before)], after[i%len(after)], selected, twin)
+	}
 }
 
 // isOnlyReplica reports whether a pod with its own network is the only pod of its

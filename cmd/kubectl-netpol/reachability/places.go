@@ -210,10 +210,8 @@ type result struct {
 	yes      bool
 }
 
-// dependence returns for which places the outcomes are yes and no, nil if they are the same for all. It
-// names only ends whose place makes a difference.
-func dependence(all []result, yes, no string) []string {
-	var bySource, byDestination bool
+// decisive reports whether the place of the source, and that of the destination, make a difference.
+func decisive(all []result) (bySource, byDestination bool) {
 	for i := range all {
 		for j := range i {
 			a, b := &all[i], &all[j]
@@ -223,6 +221,13 @@ func dependence(all []result, yes, no string) []string {
 			}
 		}
 	}
+	return bySource, byDestination
+}
+
+// dependence returns for which places the outcomes are yes and no, nil if they are the same for all. It
+// names only ends whose place makes a difference.
+func dependence(all []result, yes, no string) []string {
+	bySource, byDestination := decisive(all)
 	var where [2][]string // of no and of yes
 	for _, o := range all {
 		i, text := 0, ""
