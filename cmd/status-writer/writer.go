@@ -178,7 +178,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	})
 }
 
-// clients are those of the groups that the writer needs besides policies.
+// clients are those of the groups that the writer needs, beside those of policies.
 type clients struct{ core, events, leases rest.Interface }
 
 func newClients(config *rest.Config) (c clients, err error) {

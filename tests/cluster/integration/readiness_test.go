@@ -55,7 +55,7 @@ func TestReadinessGate(t *testing.T) {
 	w.stop()
 	own.enforce("1")
 	ready := c.pod("web")
-	w = startWriter(t, config, "--pod-readiness")
+	startWriter(t, config, "--pod-readiness")
 	c.createGatedPod("later", c.node)
 	c.wantGate("later", corev1.ConditionFalse, gate.Pending, "Waiting for its own node "+c.node+": ")
 	if now := c.pod("web"); now.ResourceVersion != ready.ResourceVersion {
