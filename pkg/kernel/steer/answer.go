@@ -51,18 +51,6 @@ func answerSets() []*knftables.Set {
 	return sets
 }
 
-// answerSetNames returns the names of the sets of answers if the chains in all use them.
-func answerSetNames(all []chain) []string {
-	if !slices.ContainsFunc(all, func(c chain) bool { return c.name == refuseChain }) {
-		return nil
-	}
-	var names []string
-	for _, set := range answerSets() {
-		names = append(names, set.Name)
-	}
-	return names
-}
-
 // specs returns the sets of addresses and values of a table.
 func (c Config) specs() []setSpec {
 	if c.answers {
@@ -83,11 +71,7 @@ func (c contents) fit(specs []setSpec) contents {
 	return fitted
 }
 
-// answerChains follow selectChain.
 func answerChains(cfg Config) []chain {
-	if !cfg.answers {
-		return nil
-	}
 	return []chain{
 		{name: refuseChain, rules: refuseRules()},
 		{name: answerSenderChain, rules: answerSenderRules()},
@@ -239,9 +223,6 @@ func markAnswersRules(cfg Config) []rule.Rule {
 // later has an input interface, unless a bridge forwards it: then it is a reset or has an address of the
 // node.
 func acceptAnswersRules(cfg Config) []rule.Rule {
-	if !cfg.answers {
-		return nil
-	}
 	var rules []rule.Rule
 	for _, answer := range answers {
 		rules = append(rules, slices.Concat(rule.Rule{rule.MetaMark.Has(cfg.Mark), rule.IIF.Is(rule.Number(0))}, answer,

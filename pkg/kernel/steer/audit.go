@@ -21,11 +21,7 @@ const (
 
 func (c Config) audits() bool { return c.AuditQueue != 0 }
 
-// auditChains follow the chains that queue.
 func auditChains(cfg Config) []chain {
-	if !cfg.audits() {
-		return nil
-	}
 	return []chain{
 		{name: auditChain, rules: []rule.Rule{{rule.Counter(auditCounter), rule.Queue{First: cfg.AuditQueue, Count: 1, Bypass: true}}}},
 		{name: auditedChain, rules: ownNodeRules(auditChain)},
@@ -35,9 +31,6 @@ func auditChains(cfg Config) []chain {
 // auditSelectRules follow selectRules: a packet that enforced policies also select is decided, not
 // audited.
 func auditSelectRules(cfg Config) []rule.Rule {
-	if !cfg.audits() {
-		return nil
-	}
 	var rules []rule.Rule
 	for _, f := range families {
 		rules = append(rules,
@@ -49,9 +42,6 @@ func auditSelectRules(cfg Config) []rule.Rule {
 
 // auditInputRules follow toHostRules.
 func auditInputRules(cfg Config) []rule.Rule {
-	if !cfg.audits() {
-		return nil
-	}
 	var rules []rule.Rule
 	for _, f := range families {
 		rules = append(rules, rule.Rule{f.Saddr.In(f.set(auditHostSet)), rule.Goto(auditChain)})

@@ -131,7 +131,7 @@ func (k *fakeKernel) read(ctx context.Context, want tableLayout) (*observedState
 			o.holder = parseHolder(listed[0].Key)
 		}
 	}
-	if !isOurs(want.chains, objects) {
+	if !want.isOurs(objects) {
 		if changeable(objects) {
 			o.names = objects
 		}

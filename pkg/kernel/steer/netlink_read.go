@@ -120,7 +120,7 @@ func readOnce(conn *netlink.Conn, want tableLayout) (*observedState, error) {
 			return nil, err
 		}
 	}
-	if !r.sound || !isOurs(want.chains, r.names) {
+	if !r.sound || !want.isOurs(r.names) {
 		if r.sound && changeable(r.names) {
 			o.names = r.names
 		}

@@ -277,23 +277,7 @@ func overrideSets() []*knftables.Set {
 	return sets
 }
 
-// overrideSetNames returns the names of the sets of overrides if the chains in all use them.
-func overrideSetNames(all []chain) []string {
-	if !slices.ContainsFunc(all, func(c chain) bool { return c.name == cutChain }) {
-		return nil
-	}
-	var names []string
-	for _, set := range overrideSets() {
-		names = append(names, set.Name)
-	}
-	return names
-}
-
-// overrideChains follow the chains that decide.
 func overrideChains(cfg Config) []chain {
-	if cfg.BlockMark == 0 {
-		return nil
-	}
 	return []chain{
 		{name: believeChain, rules: append(reopenRules(), rule.Rule{rule.Drop})},
 		{name: againChain, rules: againRules(cfg)},

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"sigs.k8s.io/knftables"
+
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
 )
 
@@ -33,10 +35,11 @@ type kernel interface {
 // tableLayout is what our table consists of, apart from the elements of its sets.
 type tableLayout struct {
 	chains []chain
-	specs  []setSpec
+	sets   []*knftables.Set
+	specs  []setSpec // of the sets whose elements the agent writes
 }
 
-func layoutOf(cfg Config) tableLayout { return tableLayout{chains(cfg), cfg.specs()} }
+func layoutOf(cfg Config) tableLayout { return tableLayout{chains(cfg), tableSets(cfg), cfg.specs()} }
 
 // layout is what exists under the table's name.
 type layout uint8
@@ -99,30 +102,22 @@ func changeable(names map[string][]string) bool {
 	return slices.Contains(names["set"], holderSet)
 }
 
-// layoutNames returns the names of the objects, by kind, that planBase creates for the chains in all.
-func layoutNames(all []chain) map[string][]string {
+// names returns the names of the objects, by kind, that planBase creates.
+func (l tableLayout) names() map[string][]string {
 	names := map[string][]string{"counter": tableCounters}
-	for _, c := range all {
+	for _, c := range l.chains {
 		names["chain"] = append(names["chain"], c.name)
 	}
-	for _, spec := range setSpecs {
-		names["set"] = append(names["set"], spec.name)
-	}
-	names["set"] = append(names["set"], holderSet)
-	for _, set := range slices.Concat(oneWaySets(), renewedSets()) {
+	for _, set := range l.sets {
 		names["set"] = append(names["set"], set.Name)
 	}
-	names["set"] = append(names["set"], shareSetNames(all)...)
-	names["set"] = append(names["set"], verdictSetNames(all)...)
-	names["set"] = append(names["set"], answerSetNames(all)...)
-	names["set"] = append(names["set"], overrideSetNames(all)...)
 	return names
 }
 
-// isOurs reports whether the names of the objects in a table are exactly layoutNames.
-func isOurs(all []chain, names map[string][]string) bool {
+// isOurs reports whether the names of the objects in a table are exactly those of l.
+func (l tableLayout) isOurs(names map[string][]string) bool {
 	sorted := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 	}
-	return maps.EqualFunc(names, layoutNames(all), sorted)
+	return maps.EqualFunc(names, l.names(), sorted)
 }

@@ -3,7 +3,6 @@ package steer
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"sigs.k8s.io/knftables"
@@ -77,23 +76,15 @@ func (v verdictSet) object() *knftables.Set {
 	return set
 }
 
-// verdictSetNames returns the names of the sets for remembered verdicts if the chains in all use them.
-func verdictSetNames(all []chain) []string {
-	if !slices.ContainsFunc(all, func(c chain) bool { return c.name == rememberedChain }) {
-		return nil
-	}
-	var names []string
+func verdictObjects() []*knftables.Set {
+	var sets []*knftables.Set
 	for _, set := range verdictSets {
-		names = append(names, set.name)
+		sets = append(sets, set.object())
 	}
-	return names
+	return sets
 }
 
-// rememberChains follow the chains that queue.
 func rememberChains(cfg Config) []chain {
-	if !cfg.remembers() {
-		return nil
-	}
 	return []chain{
 		{name: staleChain, rules: staleRules(cfg)},
 		{name: rememberedChain, rules: rememberedRules(cfg)},

@@ -187,43 +187,30 @@ func tableSets(cfg Config) []*knftables.Set {
 	sets = append(sets, holderObject())
 	sets = append(sets, oneWaySets()...)
 	sets = append(sets, renewedSets()...)
-	if cfg.BlockMark != 0 {
-		sets = append(sets, overrideSets()...)
-	}
-	if cfg.answers {
-		sets = append(sets, answerSets()...)
-	}
-	if cfg.shares() {
-		sets = append(sets, shareSets()...)
-	}
-	if cfg.remembers() {
-		for _, set := range verdictSets {
-			sets = append(sets, set.object())
+	for _, p := range cfg.parts() {
+		if p.sets != nil {
+			sets = append(sets, p.sets()...)
 		}
 	}
 	return sets
 }
 
-// chains returns our chains, each after the chains that it jumps to. With DivertXTables, queue
+// chains returns our chains: those that each table has, and those of its parts. With DivertXTables, queue
 // statements are written as the NFQUEUE target.
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
-	all = append(all, shareChains(cfg)...)
 	all = append(all, renewChains()...)
-	all = append(all, overrideChains(cfg)...)
 	all = append(all, lateChains(cfg)...)
-	all = append(all, rememberChains(cfg)...)
-	all = append(all, auditChains(cfg)...)
 	all = append(all,
 		chain{name: exemptChain, rules: exemptRules(cfg)},
-		chain{name: selectChain, rules: append(selectRules(cfg), auditSelectRules(cfg)...)},
+		chain{name: selectChain, rules: append(selectRules(cfg), cfg.rulesAt(afterSelection)...)},
 		chain{name: toHostChain, rules: toHostRules(cfg)},
 		chain{name: currentChain, rules: currentRules(cfg)})
 	all = append(all, predecessorChains()...)
 	all = append(all, oneWayChains(cfg)...)
 	all = append(all,
 		chain{name: keepChain, rules: keepRules(cfg)},
-		postrouting.steer(slices.Concat(acceptAnswersRules(cfg), settledRules(cfg, predecessorChain, closedChain), []rule.Rule{{rule.Goto(selectChain)}})...),
+		postrouting.steer(slices.Concat(cfg.rulesAt(beforeSettled), settledRules(cfg, predecessorChain, closedChain), []rule.Rule{{rule.Goto(selectChain)}})...),
 		postrouting.accepted(acceptedRules(cfg)...),
 		input.steer(append(settledRules(cfg, predecessorInputChain, inputChain), rule.Rule{rule.Goto(toHostChain)})...),
 		input.accepted(unmarkedRule(cfg), rule.Rule{rule.Goto(keepChain)}),
@@ -233,22 +220,18 @@ func chains(cfg Config) []chain {
 			priority: blockedPriority,
 			rules:    blockedRules(cfg),
 		})
-	all = append(all, answerChains(cfg)...)
-	if cfg.SourceCheck {
-		all = append(all, sourceChains()...)
-		all = append(all, bridgedChains(cfg)...)
-		all = append(all, tunnelChains(cfg)...)
-	}
-	if cfg.EarlyUDP == EarlyOn {
-		// Packets for the node itself and for IPVS are queued at the other hooks.
-		all = append(all,
-			prerouting.steer(append(settledRules(cfg, "", cutChain), earlyRules(cfg)...)...),
-			prerouting.accepted(earlyAcceptedRules(cfg)...))
-	}
-	if cfg.ObserveQueue != 0 {
-		all = append(all, observeChains(cfg)...)
+	for _, p := range cfg.parts() {
+		all = append(all, p.chains(cfg)...)
 	}
 	return all
+}
+
+// earlyChains queue at prerouting. Packets for the node itself and for IPVS are queued at the other hooks.
+func earlyChains(cfg Config) []chain {
+	return []chain{
+		prerouting.steer(append(settledRules(cfg, "", cutChain), earlyRules(cfg)...)...),
+		prerouting.accepted(earlyAcceptedRules(cfg)...),
+	}
 }
 
 // observeChains queue each DNS message to the observer once.
@@ -387,7 +370,7 @@ func toHostRules(cfg Config) []rule.Rule {
 		// A bridge has an address in the range of the pods, from which the node sends to itself.
 		rules = append(rules, rule.Rule{f.Saddr.In(f.set(hostRangesSet)), f.Saddr.NotIn(f.set(podsSet)), notFromOwnNode, rule.Goto(cfg.queueChain())})
 	}
-	return append(rules, auditInputRules(cfg)...)
+	return append(rules, cfg.rulesAt(afterToHost)...)
 }
 
 // selectRules select packets from and to selected pods, and from and to pods that may be too new to
@@ -408,9 +391,7 @@ func selectRules(cfg Config) []rule.Rule {
 			rule.Rule{f.Saddr.In(f.set(egressRangesSet)), f.Saddr.NotIn(f.set(podsSet)), rule.Goto(exemptChain)})
 	}
 	rules = append(rules, ranges...)
-	if cfg.SourceCheck {
-		rules = append(rules, cfg.podLinkRules()...)
-	}
+	rules = append(rules, cfg.rulesAt(afterPods)...)
 	if !cfg.SCTPPerPacket {
 		// Other SCTP packets have gone to decideChain.
 		rules = append(rules, newSCTP.And(rule.Jump(lateChain)))

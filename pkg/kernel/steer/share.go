@@ -3,7 +3,6 @@ package steer
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"sigs.k8s.io/knftables"
@@ -46,18 +45,6 @@ func (c Config) queueChain() string {
 	return divertChain
 }
 
-// shareSetNames returns the names of the sets for shares if the chains in all use them.
-func shareSetNames(all []chain) []string {
-	if !slices.ContainsFunc(all, func(c chain) bool { return c.name == shareChain }) {
-		return nil
-	}
-	var names []string
-	for _, set := range shareSets() {
-		names = append(names, set.Name)
-	}
-	return names
-}
-
 // shareSets are the sets for shares. Packets update their elements; the agent does not write them.
 func shareSets() []*knftables.Set {
 	var sets []*knftables.Set
@@ -76,11 +63,7 @@ func (f family) shareSet(name string) *knftables.Set {
 	return set
 }
 
-// shareChains precede divertChain.
 func shareChains(cfg Config) []chain {
-	if !cfg.shares() {
-		return nil
-	}
 	return []chain{
 		{name: overflowChain, rules: cfg.queueRules(cfg.overflow())},
 		{name: sentChain, rules: sentRules(cfg)},

@@ -81,6 +81,11 @@ var (
 // ofChecked matches packets of the families whose sources are checked.
 var ofChecked = rule.NFProto.In(checkedSet)
 
+// checkChains are the chains of Config.SourceCheck.
+func checkChains(cfg Config) []chain {
+	return slices.Concat(sourceChains(), bridgedChains(cfg), tunnelChains(cfg))
+}
+
 // sourceChains drop packets that arrive on an interface that leads to a pod or is not yet known, if
 // the route to their source is through another interface. They run before connection tracking, so
 // that a forged packet does not create a conntrack entry or match that of another pod.

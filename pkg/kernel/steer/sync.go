@@ -400,26 +400,26 @@ func (s *Steerer) planBase(tx *nft.Transaction) {
 		tx.Delete(&knftables.Table{})
 		s.observed = emptyTable()
 	}
+	layout := layoutOf(s.tableConfig())
 	if s.observed.layout != ours {
 		tx.Add(&knftables.Table{})
 		for _, name := range tableCounters {
 			tx.Add(&knftables.Counter{Name: name})
 		}
-		for _, set := range tableSets(s.tableConfig()) {
+		for _, set := range layout.sets {
 			tx.Add(set)
 		}
 	}
-	all := chains(s.tableConfig())
-	for _, c := range all {
+	for _, c := range layout.chains {
 		tx.Add(c.object())
 	}
-	for _, c := range all {
+	for _, c := range layout.chains {
 		tx.Flush(&knftables.Chain{Name: c.name})
 		for _, r := range c.rules {
 			tx.AddRule(c.name, r)
 		}
 	}
-	s.planRemovals(tx, layoutNames(all))
+	s.planRemovals(tx, layout.names())
 }
 
 // planRemovals removes the objects that our layout does not have from a table that is changed in place.
