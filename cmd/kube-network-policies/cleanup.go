@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
@@ -65,6 +66,9 @@ func (o *cleanupOptions) cleanup(ctx context.Context) error {
 	kept, ours, err := steer.Cleanup(ctx, func(number uint16) bool {
 		return slices.ContainsFunc(queues, func(s queue.Stat) bool { return s.Number == number })
 	})
+	if errors.Is(err, unix.EPERM) {
+		return errors.New("CAP_NET_ADMIN is missing: nothing was removed")
+	}
 	if len(kept) > 0 {
 		logger.Info("Tables of agents that run on this node stay", "tables", kept)
 	}

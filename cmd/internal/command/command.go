@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -19,6 +20,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 	"sigs.k8s.io/kube-network-policies/cmd/internal/removedflags"
+	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 )
 
 // A Command is what a program does: without a first argument that names another one, or with it.
@@ -117,7 +119,22 @@ func (p *Program) parse(fs *pflag.FlagSet, name string, args []string) error {
 	if errors.As(err, &invalid) {
 		return FlagError(invalid.GetFlag().Name, invalid.GetValue(), "%v", invalid.Unwrap())
 	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		return fmt.Errorf("%w: the most similar one is --%s", err, mostSimilar(fs, unknown.GetSpecifiedName()))
+	}
 	return err
+}
+
+// mostSimilar returns the name of the flag that is spelt most like name.
+func mostSimilar(fs *pflag.FlagSet, name string) (similar string) {
+	least := math.MaxInt
+	fs.VisitAll(func(f *pflag.Flag) {
+		if d := spelling.Distance(name, f.Name); d < least {
+			least, similar = d, f.Name
+		}
+	})
+	return similar
 }
 
 // run returns the exit status of a command.

@@ -116,7 +116,10 @@ func (a *API) Client() (*rest.Config, error) {
 	} else {
 		config, err = clientcmd.BuildConfigFromFlags("", a.Kubeconfig)
 	}
-	if err != nil {
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, FlagError("kubeconfig", a.Kubeconfig, "it names no cluster")
+	case err != nil:
 		return nil, FlagError("kubeconfig", a.Kubeconfig, "%v", err)
 	}
 	config.UserAgent = "kube-network-policies"

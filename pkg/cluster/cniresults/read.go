@@ -69,8 +69,8 @@ func (d *folder) read(report func(*fault)) error {
 	for _, name := range names {
 		old, known := d.files[name]
 		now := d.readFile(name, old)
-		if errors.Is(now.err, fs.ErrNotExist) {
-			continue // removed in the meantime
+		if errors.Is(now.err, fs.ErrNotExist) || isFault(now.err) && d.removed(name) {
+			continue // removed meanwhile, perhaps while it was read
 		}
 		files[name] = now
 		var f *fault
@@ -80,6 +80,17 @@ func (d *folder) read(report func(*fault)) error {
 	}
 	d.files = files
 	return nil
+}
+
+func isFault(err error) bool {
+	var f *fault
+	return errors.As(err, &f)
+}
+
+// removed reports whether a file is gone.
+func (d *folder) removed(name string) bool {
+	_, err := os.Lstat(filepath.Join(d.path, name))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // list returns up to maxFiles names of a folder.
@@ -114,9 +125,8 @@ func (d *folder) readFile(name string, old file) file {
 		return broken(version{}, err)
 	}
 	v := version{info.Size(), info.ModTime()}
-	var failed *fault
 	switch {
-	case old.version == v && !errors.As(old.err, &failed):
+	case old.version == v && !isFault(old.err):
 		return old
 	case !info.Mode().IsRegular(), info.Size() == 0: // created, and not written yet
 		return file{version: v, err: errOther}

@@ -462,11 +462,13 @@ func planElements(tx *nft.Transaction, specs []setSpec, have, want contents) {
 	}
 }
 
-// sizes returns the number of elements of each set, for the log.
+// sizes returns the number of elements of each set that has any, for the log.
 func (c contents) sizes() map[string]int {
 	sizes := make(map[string]int, len(c))
 	for set, e := range c {
-		sizes[set] = len(e)
+		if len(e) > 0 {
+			sizes[set] = len(e)
+		}
 	}
 	return sizes
 }

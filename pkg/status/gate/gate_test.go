@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -424,5 +425,17 @@ func TestAPodIsReplacedDuringAnOutage(t *testing.T) {
 	}
 	if now := g.pods[nameOf(next)]; now.version != "101" || len(now.needs) > 0 {
 		t.Errorf("the next pod waits for version %s and %v, want its own version", now.version, now.needs)
+	}
+}
+
+// Rights that are missing are those of one file.
+func TestFailureNamesTheFileWithTheRights(t *testing.T) {
+	for err, want := range map[error]bool{
+		apierrors.NewForbidden(corev1.Resource("pods/status"), "web", nil): true,
+		apierrors.NewInternalError(errors.New("etcd is not there")):        false,
+	} {
+		if got := failure(err); strings.Contains(got, "install-readiness.yaml") != want {
+			t.Errorf("%v: %s", err, got)
+		}
 	}
 }

@@ -142,13 +142,21 @@ func (g *Gate) wrote(ctx context.Context, w write, version string, err error) {
 		delete(g.pods, w.NamespacedName)
 	case result == resultError:
 		p.retry = time.Now().Add(retryInterval)
-		g.errorLog.Do(func() { logger.Error(err, "Cannot make pods ready, trying again") })
+		g.errorLog.Do(func() { logger.Error(err, failure(err)) })
 	case w.status == corev1.ConditionTrue:
 		p.stored = version
 		logger.V(2).Info("Policies are in force for a pod", "pod", klog.KRef(w.Namespace, w.Name), "reason", w.reason)
 	default:
 		p.pending = true
 	}
+}
+
+// failure says why pods are not made ready.
+func failure(err error) string {
+	if apierrors.IsForbidden(err) {
+		return "Pods cannot be made ready without the rights of install-readiness.yaml, trying again"
+	}
+	return "Cannot make pods ready, trying again"
 }
 
 // resultOf returns the result of a write for metrics. The API server refuses a UID that is not the pod's

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # down.sh: ends what up.sh has started, by its process ids, and removes what it made:
-# namespaces, cgroups, folders, state.
+# namespaces, cgroups, folders, state, and the logs of a start that failed.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
+[[ -n ${KEEP_LOGS:-} ]] || rm -rf "$state.failed"
 [[ -d $state ]] || exit 0
 [[ $EUID -eq 0 ]] || die "a cluster needs root"
 exec 9>"$state/lock"

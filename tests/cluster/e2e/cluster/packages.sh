@@ -23,15 +23,19 @@ missing() {
 wanted=$(missing)
 [[ -n $wanted ]] || exit 0
 command -v apt-get >/dev/null || die "Please install: "$wanted
-say "installing "$wanted
 export DEBIAN_FRONTEND=noninteractive
 # An installation that was interrupted must end before another can start, and one that
 # runs beside this one holds locks until it has ended.
 within 300 "end of interrupted installations (dpkg --configure -a)" dpkg --configure -a
 within 300 "list of packages (apt-get update)" apt-get update -qq
-apt-get install -o DPkg::Lock::Timeout=300 -qq -y --no-install-recommends $wanted >/dev/null || {
-	# A package's own script may fail where no init system runs.
-	dpkg --configure -a >/dev/null || true
-}
+left=$(wc -w <<<"$wanted")
+for one in $wanted; do
+	say "installing $one; $left packages are left, of some 10 s each"
+	apt-get install -o DPkg::Lock::Timeout=300 -qq -y --no-install-recommends "$one" >/dev/null || {
+		# A package's own script may fail where no init system runs.
+		dpkg --configure -a >/dev/null || true
+	}
+	left=$((left - 1))
+done
 left=$(missing)
 [[ -z $left ]] || die "apt-get did not install: "$left

@@ -28,7 +28,7 @@ finish() {
 	for node in $nodes; do cp -r "$state/$node/log" "$failed/$node" 2>/dev/null || true; done
 	echo "The cluster did not come up. Its logs are in $failed." >&2
 	exec 9>&-
-	"$here/down.sh" || true
+	KEEP_LOGS=1 "$here/down.sh" || true
 	exit "$status"
 }
 trap finish EXIT
