@@ -103,6 +103,27 @@ func TestFormerTable(t *testing.T) {
 	}
 }
 
+// TestFormerAgentWithDistantNumbers: the queue numbers of the other agent are not among those that count
+// for Alone. It would create its table again if that was removed.
+func TestFormerAgentWithDistantNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, f := newMachine(), &fakeFormer{former: former{ours: true, record: handover.Record{Named: true, Holder: handover.Holder{Started: 1, Queue: 352}}}}
+		a := m.agent(t, 2, 300)
+		a.former = f
+		m.bind(350, true)
+		startRun(t, a.Steerer, isolatedPod)
+		time.Sleep(time.Minute)
+		if !a.Alone() || !f.ours || f.record.Holder != a.cfg.Holder {
+			t.Errorf("alone: %v, the former table is there: %v, held by %v", a.Alone(), f.ours, f.record.Holder)
+		}
+		m.bind(350, false)
+		time.Sleep(time.Minute)
+		if f.ours {
+			t.Error("the former table is left")
+		}
+	})
+}
+
 // TestFormerTableThatComesBack: an agent of an earlier version that is started again takes its table,
 // and creates it if it is gone. Both decide while it lives. It gets the table back when this agent ends.
 func TestFormerTableThatComesBack(t *testing.T) {
