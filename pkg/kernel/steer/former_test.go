@@ -2,7 +2,7 @@ package steer
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,22 +12,53 @@ import (
 
 // fakeFormer is the former table. The zero value is none.
 type fakeFormer struct {
-	former
-	taken, removed atomic.Int32
+	mu             sync.Mutex
+	table          former
+	taken, removed int
 }
 
-func (f *fakeFormer) read(context.Context) (former, error) { return f.former, nil }
+func (f *fakeFormer) read(context.Context) (former, error) { return f.get(), nil }
 
 func (f *fakeFormer) take(_ context.Context, h handover.Holder) error {
-	f.record.Holder = h
-	f.taken.Add(1)
+	f.hold(h)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taken++
 	return nil
 }
 
 func (f *fakeFormer) remove(context.Context) error {
-	f.former = former{}
-	f.removed.Add(1)
+	f.set(former{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removed++
 	return nil
+}
+
+func (f *fakeFormer) get() former {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.table
+}
+
+func (f *fakeFormer) set(table former) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.table = table
+}
+
+// hold records the holder of the table.
+func (f *fakeFormer) hold(h handover.Holder) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.table.record.Holder = h
+}
+
+// counts returns how often the table was taken and removed.
+func (f *fakeFormer) counts() (taken, removed int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.taken, f.removed
 }
 
 // TestFormerTable: what happens to the own and the former table while the other agent lives, and after
@@ -72,7 +103,7 @@ func TestFormerTable(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m, f := newMachine(), &fakeFormer{former: tt.former}
+				m, f := newMachine(), &fakeFormer{table: tt.former}
 				a := m.agent(t, 2, own)
 				a.former = f
 				if tt.edit != nil {
@@ -88,15 +119,17 @@ func TestFormerTable(t *testing.T) {
 				check := func(when string, want state) {
 					t.Helper()
 					time.Sleep(time.Minute)
-					if got := (state{m.divertsTo(), f.taken.Load() > 0 && f.ours, f.ours}); got != want {
+					taken, _ := f.counts()
+					exists := f.get().ours
+					if got := (state{m.divertsTo(), taken > 0 && exists, exists}); got != want {
 						t.Errorf("%s: %+v, want %+v", when, got, want)
 					}
 				}
 				check("both run", tt.while)
 				m.bind(other, false)
 				check("the other one has ended", tt.then)
-				if f.taken.Load() > 1 || f.removed.Load() > 1 {
-					t.Errorf("taken %d times and removed %d times", f.taken.Load(), f.removed.Load())
+				if taken, removed := f.counts(); taken > 1 || removed > 1 {
+					t.Errorf("taken %d times and removed %d times", taken, removed)
 				}
 			})
 		})
@@ -107,18 +140,18 @@ func TestFormerTable(t *testing.T) {
 // for Alone. It would create its table again if that was removed.
 func TestFormerAgentWithDistantNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, f := newMachine(), &fakeFormer{former: former{ours: true, record: handover.Record{Named: true, Holder: handover.Holder{Started: 1, Queue: 352}}}}
+		m, f := newMachine(), &fakeFormer{table: former{ours: true, record: handover.Record{Named: true, Holder: handover.Holder{Started: 1, Queue: 352}}}}
 		a := m.agent(t, 2, 300)
 		a.former = f
 		m.bind(350, true)
 		startRun(t, a.Steerer, isolatedPod)
 		time.Sleep(time.Minute)
-		if !a.Alone() || !f.ours || f.record.Holder != a.cfg.Holder {
-			t.Errorf("alone: %v, the former table is there: %v, held by %v", a.Alone(), f.ours, f.record.Holder)
+		if table := f.get(); !a.Alone() || !table.ours || table.record.Holder != a.cfg.Holder {
+			t.Errorf("alone: %v, the former table is there: %v, held by %v", a.Alone(), table.ours, table.record.Holder)
 		}
 		m.bind(350, false)
 		time.Sleep(time.Minute)
-		if f.ours {
+		if f.get().ours {
 			t.Error("the former table is left")
 		}
 	})
@@ -134,22 +167,22 @@ func TestFormerTableThatComesBack(t *testing.T) {
 		startRun(t, a.Steerer, isolatedPod)
 		time.Sleep(time.Minute)
 		m.bind(200, true)
-		f.former = former{ours: true, record: handover.Record{Named: true, Holder: handover.Holder{Started: 3, Queue: 202}}}
+		f.set(former{ours: true, record: handover.Record{Named: true, Holder: handover.Holder{Started: 3, Queue: 202}}})
 		time.Sleep(time.Minute)
-		if m.divertsTo() != 300 || f.taken.Load() != 0 {
-			t.Errorf("packets go to queue %d, and the table was taken %d times", m.divertsTo(), f.taken.Load())
+		if taken, _ := f.counts(); m.divertsTo() != 300 || taken != 0 {
+			t.Errorf("packets go to queue %d, and the table was taken %d times", m.divertsTo(), taken)
 		}
-		f.record.Holder = handover.Holder{} // it ends, and waits for its successor
+		f.hold(handover.Holder{}) // it ends, and waits for its successor
 		time.Sleep(verifyInterval)
-		if f.record.Holder != a.cfg.Holder {
-			t.Errorf("the released table is held by %v", f.record.Holder)
+		if holder := f.get().record.Holder; holder != a.cfg.Holder {
+			t.Errorf("the released table is held by %v", holder)
 		}
 		a.Release() // the other one still lives
 		time.Sleep(time.Second)
-		if f.record.Holder != (handover.Holder{}) || a.HeldByOther() || m.divertsTo() != 300 {
-			t.Errorf("while it ends, the table is held by %v, and packets go to queue %d", f.record.Holder, m.divertsTo())
+		if holder := f.get().record.Holder; holder != (handover.Holder{}) || a.HeldByOther() || m.divertsTo() != 300 {
+			t.Errorf("while it ends, the table is held by %v, and packets go to queue %d", holder, m.divertsTo())
 		}
-		f.record.Holder = handover.Holder{Started: 3, Queue: 202}
+		f.hold(handover.Holder{Started: 3, Queue: 202})
 		time.Sleep(time.Second)
 		if !a.HeldByOther() || m.divertsTo() != 0 {
 			t.Errorf("the other one decides: known %v, packets go to queue %d", a.HeldByOther(), m.divertsTo())
