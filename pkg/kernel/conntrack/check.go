@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // readAccepted adds the classes of accepted packets to the known classes.
@@ -273,9 +275,13 @@ func withoutDuplicates(filters []filter) []filter {
 
 // checkListed sets the marks of the connections that filters select, among them those of w.
 func (b *Blocker) checkListed(ctx context.Context, filters []filter, w work) error {
-	filters, err := b.listable(ctx, filters)
-	if err != nil {
+	var faults faults
+	filters, err := b.unfiltered.listable(ctx, b.open, b.count, filters, b.betweenPieces(ctx, b.noticeChange, &faults))
+	if err = errors.Join(err, faults.err()); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(filters, func(f filter) bool { return f.family != unix.AF_UNSPEC && !f.end.IsValid() }) {
+		b.schedule.restAtMost = minPassInterval
 	}
 	if len(filters) > maxFiltered {
 		b.schedule.hasten(time.Now()) // denied connections must not wait for the next regular pass
@@ -298,24 +304,4 @@ func (b *Blocker) checkListed(ctx context.Context, filters []filter, w work) err
 		b.endOverrides(ctx, filters, l)
 	}
 	return err
-}
-
-// listable returns filters that select at least the same connections and that the kernel
-// supports. If there are few connections, it selects all.
-func (b *Blocker) listable(ctx context.Context, filters []filter) ([]filter, error) {
-	if fewConnections(b.count) {
-		return []filter{{}}, nil
-	}
-	for i, f := range filters {
-		var faults faults
-		filtered, err := b.unfiltered.filters(ctx, b.open, f.end, b.betweenPieces(ctx, b.noticeChange, &faults))
-		if err = errors.Join(err, faults.err()); err != nil {
-			return nil, err
-		}
-		if !filtered {
-			filters[i] = filter{family: f.family}
-			b.schedule.restAtMost = minPassInterval
-		}
-	}
-	return withoutDuplicates(filters), nil
 }

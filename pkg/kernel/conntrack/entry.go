@@ -75,12 +75,12 @@ type key struct {
 	id     []byte // content of CTA_ID: distinguishes the entry from a later one with the same tuple
 }
 
-// sender is the source of one direction of a connection.
+// sender is the source of one direction of a connection, and where it sends to.
 type sender struct {
-	addr     netip.Addr
-	port     uint16
-	hasPorts bool // the kernel tracks ports of this protocol
-	proto    packet.Proto
+	addr, to     netip.Addr
+	port, toPort uint16
+	hasPorts     bool // the kernel tracks ports of this protocol
+	proto        packet.Proto
 }
 
 // offloaded reports whether a flowtable forwards packets of the connection past all hooks,
@@ -203,29 +203,28 @@ func (s *sender) decode(b []byte) bool {
 }
 
 func (s *sender) setIP(typ uint16, value []byte) bool {
-	switch {
-	case typ == attrIPv4Src && len(value) == 4:
-		s.addr = netip.AddrFrom4([4]byte(value))
-	case typ == attrIPv6Src && len(value) == 16:
-		s.addr = netip.AddrFrom16([16]byte(value)).Unmap() // like package packet
-	case typ == attrIPv4Src, typ == attrIPv6Src:
-		return false
+	addr, ok := netip.AddrFromSlice(value)
+	switch typ {
+	case attrIPv4Src, attrIPv6Src:
+		s.addr = addr.Unmap() // like package packet
+	case attrIPv4Dst, attrIPv6Dst:
+		s.to = addr.Unmap()
+	default:
+		return true
 	}
-	return true
+	return ok && addr.Is6() == (typ == attrIPv6Src || typ == attrIPv6Dst)
 }
 
 func (s *sender) setProto(typ uint16, value []byte) bool {
-	switch typ {
-	case attrProtoNum:
-		if len(value) < 1 {
-			return false
-		}
+	switch {
+	case typ == attrProtoNum && len(value) > 0:
 		s.proto = packet.Proto(value[0])
-	case attrSrcPort:
-		if len(value) < 2 {
-			return false
-		}
+	case typ == attrSrcPort && len(value) > 1:
 		s.port, s.hasPorts = binary.BigEndian.Uint16(value), true
+	case typ == attrDstPort && len(value) > 1:
+		s.toPort = binary.BigEndian.Uint16(value)
+	default:
+		return typ == 0 || typ > attrDstPort // a known attribute without its value is malformed
 	}
 	return true
 }

@@ -136,6 +136,24 @@ func fewConnections(count func() (int, error)) bool {
 // unfiltered says for each probed address family whether the kernel ignores filters.
 type unfiltered map[uint8]bool
 
+// listable returns filters that select at least the same connections and that the kernel
+// supports. If there are few connections, it selects all. between is called after each piece of a list.
+func (u unfiltered) listable(ctx context.Context, open func(context.Context) (table, error), count func() (int, error), filters []filter, between func()) ([]filter, error) {
+	if fewConnections(count) {
+		return []filter{{}}, nil
+	}
+	for i, f := range filters {
+		filtered, err := u.filters(ctx, open, f.end, between)
+		if err != nil {
+			return nil, err
+		}
+		if !filtered {
+			filters[i] = filter{family: f.family}
+		}
+	}
+	return withoutDuplicates(filters), nil
+}
+
 // filters reports whether the kernel filters connections of the family of sample. To find out,
 // it lists the connections of an address that no connection has. Kernels before 5.9 then list
 // all connections, and so do later ones for IPv6, where the comparison is inverted: they leave

@@ -309,41 +309,36 @@ func (k key) message() ([]byte, error) {
 	if len(k.tuple) == 0 {
 		return nil, errors.New("the entry has no tuple")
 	}
-	ae := netlink.NewAttributeEncoder()
-	ae.Bytes(attrOriginal|netlink.Nested, k.tuple)
-	if len(k.zone) > 0 {
-		ae.Bytes(attrZone, k.zone)
-	}
-	if len(k.id) > 0 {
-		ae.Bytes(attrID, k.id)
-	}
-	attributes, err := ae.Encode()
-	return append(nfgenHeader(k.family), attributes...), err
+	return k.encode(func(ae *netlink.AttributeEncoder) {
+		if len(k.id) > 0 {
+			ae.Bytes(attrID, k.id)
+		}
+	})
 }
 
 // timeoutMessage returns the data of the message that sets the timeout of an entry to 0.
 func (k key) timeoutMessage() ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.Bytes(attrOriginal|netlink.Nested, k.tuple)
-	if len(k.zone) > 0 {
-		ae.Bytes(attrZone, k.zone)
-	}
-	ae.Uint32(attrTimeout, 0)
-	attributes, err := ae.Encode()
-	return append(nfgenHeader(k.family), attributes...), err
+	return k.encode(func(ae *netlink.AttributeEncoder) { ae.Uint32(attrTimeout, 0) })
 }
 
 // markMessage returns the data of the message that sets the bits of mask in a mark to those
 // of mark.
 func markMessage(k key, mark, mask uint32) ([]byte, error) {
+	return k.encode(func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(attrMark, mark)
+		ae.Uint32(attrMarkMask, mask)
+	})
+}
+
+// encode returns the data of a message about the entry, with more attributes.
+func (k key) encode(more func(*netlink.AttributeEncoder)) ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
 	ae.Bytes(attrOriginal|netlink.Nested, k.tuple)
 	if len(k.zone) > 0 {
 		ae.Bytes(attrZone, k.zone)
 	}
-	ae.Uint32(attrMark, mark)
-	ae.Uint32(attrMarkMask, mask)
+	more(ae)
 	attributes, err := ae.Encode()
 	return append(nfgenHeader(k.family), attributes...), err
 }

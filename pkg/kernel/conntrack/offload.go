@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 // A flowtable forwards the packets of an offloaded connection past all hooks, so its mark has
@@ -164,42 +163,11 @@ func (e ends) reversed() ends { return ends{src: e.dst, dst: e.src, proto: e.pro
 
 // decodeEnds decodes the content of CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
 func decodeEnds(tuple []byte) (ends, error) {
-	var e ends
-	var src, dst netip.Addr
-	var srcPort, dstPort uint16
-	ok := nlattr.Each(tuple, func(typ uint16, value []byte) bool {
-		switch typ {
-		case attrTupleIP:
-			return nlattr.Each(value, func(typ uint16, value []byte) bool {
-				addr, ok := netip.AddrFromSlice(value)
-				switch typ {
-				case attrIPv4Src, attrIPv6Src:
-					src = addr
-				case attrIPv4Dst, attrIPv6Dst:
-					dst = addr
-				}
-				return ok
-			})
-		case attrTupleProto:
-			return nlattr.Each(value, func(typ uint16, value []byte) bool {
-				switch {
-				case typ == attrProtoNum && len(value) > 0:
-					e.proto = packet.Proto(value[0])
-				case typ == attrSrcPort && len(value) > 1:
-					srcPort = binary.BigEndian.Uint16(value)
-				case typ == attrDstPort && len(value) > 1:
-					dstPort = binary.BigEndian.Uint16(value)
-				}
-				return true
-			})
-		}
-		return true
-	})
-	if !ok || !src.IsValid() || !dst.IsValid() {
-		return e, errMalformed
+	var s sender
+	if !s.decode(tuple) || !s.addr.IsValid() || !s.to.IsValid() {
+		return ends{}, errMalformed
 	}
-	e.src, e.dst = netip.AddrPortFrom(src, srcPort), netip.AddrPortFrom(dst, dstPort)
-	return e, nil
+	return ends{netip.AddrPortFrom(s.addr, s.port), netip.AddrPortFrom(s.to, s.toPort), s.proto}, nil
 }
 
 // encode encodes the content of a tuple of a protocol with ports. A flowtable translates no

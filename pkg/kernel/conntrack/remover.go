@@ -61,40 +61,15 @@ func (r *Remover) remove(ctx context.Context, removal *removal, addrs []netip.Ad
 	if err := r.walk(ctx, removal, offloadedOnes); err != nil {
 		return err
 	}
-	var families [2][]netip.Addr
+	var filters []filter
 	for _, a := range addrs {
-		if a.Is4() {
-			families[0] = append(families[0], a)
-		} else {
-			families[1] = append(families[1], a)
-		}
+		filters = append(filters, openedBy(a), answeredBy(a))
 	}
-	return errors.Join(r.removeFamily(ctx, removal, families[0]), r.removeFamily(ctx, removal, families[1]))
-}
-
-// removeFamily removes the connections of addresses of one family.
-func (r *Remover) removeFamily(ctx context.Context, removal *removal, addrs []netip.Addr) error {
-	if len(addrs) == 0 {
-		return nil
+	filters, err := r.unfiltered.listable(ctx, r.open, r.count, filters, func() {})
+	for _, f := range filters {
+		err = errors.Join(err, r.walk(ctx, removal, f))
 	}
-	filters, err := r.filters(ctx, addrs[0])
-	if err != nil {
-		return err
-	}
-	if !filters {
-		return r.walk(ctx, removal, filter{family: familyOf(addrs[0])})
-	}
-	for _, a := range addrs {
-		if err := errors.Join(r.walk(ctx, removal, openedBy(a)), r.walk(ctx, removal, answeredBy(a))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// filters reports whether the kernel filters connections of the family of sample.
-func (r *Remover) filters(ctx context.Context, sample netip.Addr) (bool, error) {
-	return r.unfiltered.filters(ctx, r.open, sample, func() {})
+	return err
 }
 
 // walk lists connections and removes those of the addresses at the same time, so that it keeps

@@ -260,7 +260,7 @@ func TestKernelListsOnlyConnectionsOfTheAddress(t *testing.T) {
 	}
 	r := newRealRemover(t)
 	r.count = many
-	if ok, err := r.filters(testContext(t), netip.MustParseAddr("10.0.0.7")); err != nil || !ok {
+	if ok, err := r.unfiltered.filters(testContext(t), r.open, netip.MustParseAddr("10.0.0.7"), func() {}); err != nil || !ok {
 		if os.Getenv("NETNS_REQUIRED") != "" {
 			t.Fatalf("the kernel does not filter connections, although kernels since 5.9 do (%v)", err)
 		}
