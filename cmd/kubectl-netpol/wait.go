@@ -54,8 +54,8 @@ func newWait(o *options) *cobra.Command {
 		Use:   "wait (-f FILE | KIND/NAME...) --for=enforced",
 		Short: "Wait until policies of the live cluster are in force on all nodes",
 		Long: `Wait until policies of the live cluster are in force on all nodes: those in files (-f),
-which must be applied already, or those that are named. Packets are then decided by them,
-on new and on established connections.
+which must be applied already as they are there, or those that are named. Packets are then
+decided by them, on new and on established connections.
 
 The agents are asked by a command that runs in their pods, and the nodes are listed. Who has
 no right to do so learns it from the condition Enforced of the policy, which the status writer
@@ -63,7 +63,8 @@ sets. A NetworkPolicy of an API server without a status for it has the condition
 annotated with ` + compile.ReportAnnotation + `=` + compile.ReportEnforced + `.
 
 The exit code is 0 when all are in force on all nodes, 1 when they are not in time, and 2 when
-that cannot be known. The nodes and reasons are named on standard error.`,
+that cannot be known or a policy of a file is not applied as it is there. The nodes and reasons
+are named on standard error.`,
 		Example: `  kubectl netpol wait -f policies/ --for=enforced --timeout=1m
   kubectl netpol wait -n shop networkpolicy/db --for=enforced`,
 		RunE: func(cmd *cobra.Command, args []string) error { return w.run(cmd, args) },
@@ -103,6 +104,7 @@ func (w *waitOptions) run(cmd *cobra.Command, args []string) error {
 type awaited struct {
 	kind            *compile.Kind
 	namespace, name string
+	file            compile.Object // nil if it is on the command line
 }
 
 func (p awaited) String() string {
@@ -111,6 +113,7 @@ func (p awaited) String() string {
 
 // policies returns the policies in the files, or the named ones.
 func (w *waitOptions) policies(stdin io.Reader, args []string) (found []awaited, err error) {
+	w.namespace = cmp.Or(w.namespace, w.contextNamespace(), metav1.NamespaceDefault)
 	for _, arg := range args {
 		kindName, name, _ := strings.Cut(arg, "/")
 		kind := policyKind(kindName)
@@ -119,7 +122,7 @@ func (w *waitOptions) policies(stdin io.Reader, args []string) (found []awaited,
 		}
 		p := awaited{kind: kind, name: name}
 		if kind.Namespaced {
-			p.namespace = w.waitNamespace()
+			p.namespace = w.namespace
 		}
 		found = append(found, p)
 	}
@@ -131,20 +134,12 @@ func (w *waitOptions) policies(stdin io.Reader, args []string) (found []awaited,
 		return nil, err
 	}
 	for _, o := range objects.Policies {
-		p := awaited{compile.KindOf(o), o.GetNamespace(), o.GetName()}
-		if p.kind.Namespaced && p.namespace == "" {
-			p.namespace = w.waitNamespace()
-		}
-		found = append(found, p)
+		found = append(found, awaited{compile.KindOf(o), o.GetNamespace(), o.GetName(), o})
 	}
 	if len(found) == 0 {
 		return nil, errors.New("--filename: there are no policies")
 	}
 	return found, nil
-}
-
-func (w *waitOptions) waitNamespace() string {
-	return cmp.Or(w.namespace, w.contextNamespace(), metav1.NamespaceDefault)
 }
 
 // policyKind returns the kind that kubectl calls name, nil if it is none of policies.
@@ -229,6 +224,9 @@ func (w *waiting) ask(ctx context.Context) ([]enforcement, error) {
 	objects := make([]*unstructured.Unstructured, len(w.policies))
 	for i, p := range w.policies {
 		o, err := w.cluster.Policy(ctx, p.kind, p.namespace, p.name)
+		if err == nil {
+			err = p.differs(o)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p, err)
 		}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,7 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
@@ -29,13 +29,21 @@ type servedPolicies struct {
 	nodes     []string
 	noNodes   error
 	missing   bool
+	specs     map[string]string // the fields by name of the policy
 }
 
 func (s *servedPolicies) Policy(_ context.Context, kind *compile.Kind, namespace, name string) (*unstructured.Unstructured, error) {
 	if s.missing {
 		return nil, errors.New("not found")
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{}}
+	served, err := yaml.YAMLToJSON([]byte("{kind: " + kind.Name + ", spec: {" + s.specs[name] + "}}"))
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(served); err != nil {
+		return nil, err
+	}
 	u.SetNamespace(namespace)
 	u.SetName(name)
 	u.SetGeneration(2)
@@ -59,17 +67,26 @@ func (s *servedPolicies) Nodes(context.Context) ([]string, error) { return s.nod
 
 // inForce is the line of an agent that enforces policies up to a version.
 func inForce(version string) string {
-	return stated(fmt.Sprintf(`"version":"v1","pods":1,"inForce":{"node":"NODE","kinds":[{"kind":"NetworkPolicy","version":%q,"seen":%q},{"kind":"Namespace","version":"50","seen":"50"},{"kind":"ClusterNetworkPolicy","version":%q,"seen":%q}]}`, version, version, version, version))
+	return stated(fmt.Sprintf(`"version":"v1","pods":1,"inForce":{"node":"NODE","kinds":[{"kind":"NetworkPolicy","version":%q,"seen":%q},{"kind":"Namespace","version":"50","seen":"50"},{"kind":"ClusterNetworkPolicy","version":%q,"seen":%q},{"kind":"AdminNetworkPolicy","version":"90","seen":"90"}]}`, version, version, version, version))
 }
 
 // waitFor runs the command wait in a bubble.
 func waitFor(t *testing.T, s *servedPolicies, agents fakeAgents, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	return waitWith(t, s, agents, "", args...)
+}
+
+// waitWith runs the command wait with a file as standard input unless that is empty.
+func waitWith(t *testing.T, s *servedPolicies, agents fakeAgents, file string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	if s.nodes == nil {
 		s.nodes = []string{"a", "b"}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		o := &options{notes: io.Discard, namespace: "shop", adminPolicies: true, features: compile.AllFeatures()}
+		if file != "" {
+			o.files = []string{clusterfiles.Stdin}
+		}
 		w := waitOptions{agentOptions: agentOptions{options: o, connect: agents.connect}, condition: "enforced", timeout: 5 * time.Second, cluster: func() (waitCluster, error) { return s, nil }}
 		if agents == nil {
 			w.connect = func(context.Context) ([]corev1.Pod, runner, error) {
@@ -79,6 +96,7 @@ func waitFor(t *testing.T, s *servedPolicies, agents fakeAgents, args ...string)
 		var out, errs bytes.Buffer
 		cmd := newWait(o)
 		cmd.SetContext(t.Context())
+		cmd.SetIn(strings.NewReader(file))
 		cmd.SetOut(&out)
 		cmd.SetErr(&errs)
 		err = w.run(cmd, args)
@@ -146,24 +164,25 @@ func TestWait(t *testing.T) {
 
 // The wait ends when the last node enforces the policies of a file, and says what changes until then.
 func TestWaitForFiles(t *testing.T) {
-	dir := t.TempDir()
 	const policies = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: db}\nspec: {podSelector: {}}\n---\n" +
 		"apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: all}\nspec: {tier: Admin, priority: 1, subject: {namespaces: {}}}\n"
-	if err := os.WriteFile(filepath.Join(dir, "p.yaml"), []byte(policies), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	asked := 0
 	agents := fakeAgents{"a": prints("a", inForce("90")), "b": func(ctx context.Context, command []string, out, errs io.Writer) error {
 		asked++
 		return prints("b", inForce(map[bool]string{true: "90", false: "80"}[asked >= 3]))(ctx, command, out, errs)
 	}}
-	o := &options{notes: io.Discard, files: []string{dir}, namespace: "shop", adminPolicies: true, features: compile.AllFeatures()}
+	o := &options{notes: io.Discard, files: []string{clusterfiles.Stdin}, namespace: "shop", adminPolicies: true, features: compile.AllFeatures()}
 	w := waitOptions{agentOptions: agentOptions{options: o, connect: agents.connect}, condition: "enforced", timeout: time.Minute,
-		cluster: func() (waitCluster, error) { return &servedPolicies{version: "90", nodes: []string{"a", "b"}}, nil }}
+		cluster: func() (waitCluster, error) {
+			return &servedPolicies{version: "90", nodes: []string{"a", "b"}, specs: map[string]string{
+				"db": "podSelector: {}, policyTypes: [Ingress]", "all": "tier: Admin, priority: 1, subject: {namespaces: {}}",
+			}}, nil
+		}}
 	synctest.Test(t, func(t *testing.T) {
 		var out, errs bytes.Buffer
 		cmd := newWait(o)
 		cmd.SetContext(t.Context())
+		cmd.SetIn(strings.NewReader(policies))
 		cmd.SetOut(&out)
 		cmd.SetErr(&errs)
 		if err := w.run(cmd, nil); err != nil {
@@ -176,6 +195,48 @@ func TestWaitForFiles(t *testing.T) {
 			t.Errorf("progress:\n%s", errs.String())
 		}
 	})
+}
+
+// A policy that is applied with another spec than the file has is an error that names the field.
+func TestWaitComparesFiles(t *testing.T) {
+	agents := fakeAgents{"a": prints("a", inForce("90")), "b": prints("b", inForce("90"))}
+	const cnp, np = "ClusterNetworkPolicy", "NetworkPolicy"
+	const deny, accept = "{action: Deny, from: [{namespaces: {}}]}", "{action: Accept, from: [{namespaces: {}}]}"
+	const admin = "tier: Admin, priority: 1, subject: {namespaces: {}}"
+	for name, tt := range map[string]struct {
+		kind, file, applied string
+		want                string // a part of the error, empty if there is none
+	}{
+		"defaults":                {np, "podSelector: {}, egress: [{ports: [{port: 80}]}]", "podSelector: {}, policyTypes: [Ingress, Egress], egress: [{ports: [{port: 80, protocol: TCP}]}]", ""},
+		"empty lists":             {np, "podSelector: {matchLabels: {}}, ingress: [{from: [], ports: []}], egress: []", "podSelector: {}, policyTypes: [Ingress], ingress: [{}]", ""},
+		"the order of lists":      {np, "podSelector: {}, policyTypes: [Egress, Ingress], ingress: [{ports: [{port: 80}, {port: 81}]}, {ports: [{port: dns, protocol: UDP}]}]", "podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{ports: [{port: dns, protocol: UDP}]}, {ports: [{port: 81, protocol: TCP}, {port: 80, protocol: TCP}]}]", ""},
+		"the default of an ANP":   {"AdminNetworkPolicy", "priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {port: 80}}]}]", "priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {port: 80, protocol: TCP}}]}]", ""},
+		"the same rules":          {cnp, admin + ", ingress: [" + deny + ", " + accept + "]", admin + ", ingress: [" + deny + ", " + accept + "]", ""},
+		"an annotation":           {np + ", metadata: {name: db, annotations: {" + compile.EnforcementAnnotation + ": audit}}", "podSelector: {}", "podSelector: {}, policyTypes: [Ingress]", `networkpolicy/shop/db: metadata.annotations[` + compile.EnforcementAnnotation + `]: the file has "audit", and nothing is applied`},
+		"a subject":               {np, "podSelector: {matchLabels: {app: db}}", "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]", `networkpolicy/shop/db: spec.podSelector.matchLabels.app: the file has "db", and "web" is applied`},
+		"a port":                  {np, "podSelector: {}, ingress: [{ports: [{port: 80}]}]", "podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{port: 81, protocol: TCP}]}]", "spec.ingress[0].ports[0].port: the file has 80, and 81 is applied"},
+		"a name that is a number": {np, "podSelector: {}, ingress: [{ports: [{port: 80}]}]", "podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{port: '80', protocol: TCP}]}]", `spec.ingress[0].ports[0].port: the file has 80, and "80" is applied`},
+		"a rule more":             {np, "podSelector: {}, ingress: [{ports: [{port: 80}]}]", "podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{port: 80, protocol: TCP}]}, {}]", "spec.ingress[1]: the file has nothing, and {} is applied"},
+		"a rule less":             {np, "podSelector: {}, ingress: [{}]", "podSelector: {}, policyTypes: [Ingress]", "spec.ingress: the file has [{}], and nothing is applied"},
+		"a selector of all pods":  {np, "podSelector: {}, ingress: [{from: [{podSelector: {}}]}]", "podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}, podSelector: {}}]}]", "spec.ingress[0].from[0].namespaceSelector: the file has nothing, and {} is applied"},
+		"a direction":             {np, "podSelector: {}, policyTypes: [Ingress, Egress]", "podSelector: {}, policyTypes: [Ingress]", `spec.policyTypes[1]: the file has "Egress", and nothing is applied`},
+		"a priority":              {cnp, admin, "tier: Admin, priority: 2, subject: {namespaces: {}}", "clusternetworkpolicy/db: spec.priority: the file has 1, and 2 is applied"},
+		"the order of rules":      {cnp, admin + ", ingress: [" + deny + ", " + accept + "]", admin + ", ingress: [" + accept + ", " + deny + "]", `spec.ingress[0].action: the file has "Deny", and "Accept" is applied`},
+		"a field that is new":     {np, "podSelector: {}", "podSelector: {}, policyTypes: [Ingress], tomorrow: 1", `the applied one cannot be compared with the file: strict decoding error: unknown field "spec.tomorrow"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kind, metadata, named := strings.Cut(tt.kind, ", ")
+			if !named {
+				metadata = "metadata: {name: db}"
+			}
+			version := compile.KindNamed(kind).Resource.GroupVersion()
+			file := fmt.Sprintf("{apiVersion: %s, kind: %s, %s, spec: {%s}}", version, kind, metadata, tt.file)
+			_, _, err := waitWith(t, &servedPolicies{version: "90", specs: map[string]string{"db": tt.applied}}, agents, file)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
 }
 
 func TestWaitRefuses(t *testing.T) {
