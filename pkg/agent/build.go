@@ -27,11 +27,11 @@ import (
 )
 
 // compileInterval is the least time between two compiles for kinds whose objects change
-// often. compileSettle is how long such a compile waits for changes that were read together
+// often. compileDelay is how long such a compile waits for changes that were read together
 // with the first. The read pace of clusterwatch/apiconn adds to both.
 const (
 	compileInterval = 10 * time.Millisecond
-	compileSettle   = 2 * time.Millisecond
+	compileDelay    = 2 * time.Millisecond
 )
 
 // savedPatience is how long an agent that takes over from another one waits for the API
@@ -216,7 +216,7 @@ func (a *agent) newCluster() error {
 		Denial:      a.cfg.Denial,
 		Deferred:    a.eval.deferred,
 		MinInterval: compileInterval,
-		Settle:      compileSettle,
+		Delay:       compileDelay,
 		PodRanges:   a.steering.closeRanges,
 		Contains:    a.confirms.contains,
 		NodeChanged: a.node.Poke,

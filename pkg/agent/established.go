@@ -68,7 +68,7 @@ func closedEnds(s *policy.Snapshot) (ends []conntrack.End) {
 func (a *agent) override(ctx context.Context, o conntrack.Overrides) error {
 	return a.steering.steerer.Override(ctx, steer.Overrides{
 		Denied: o.Denied, Ended: o.Ended,
-		Closed: steerEnds(o.Closed), Opened: steerEnds(o.Opened), Again: steerEnds(o.Again), Settled: steerEnds(o.Settled),
+		Closed: steerEnds(o.Closed), Opened: steerEnds(o.Opened), Again: steerEnds(o.Again), Marked: steerEnds(o.Marked),
 		Complete: o.Complete,
 	})
 }

@@ -19,9 +19,9 @@ import (
 // of them change the kernel later.
 type confirmer struct {
 	tracker *inforce.Tracker
-	// applied returns when nftables is as the last snapshot wants it, settled when established
+	// applied returns when nftables is as the last snapshot wants it, marked when established
 	// connections are.
-	applied, settled func(context.Context) error
+	applied, marked func(context.Context) error
 
 	poked chan struct{} // signals that contents has changed
 
@@ -33,7 +33,7 @@ func (a *agent) newConfirmer() *confirmer {
 	return &confirmer{
 		tracker: inforce.New(inforce.Config{Node: a.cfg.NodeName, Problem: a.notInForce, Following: a.following, Uncertain: a.uncertain}),
 		applied: a.steering.steerer.WaitApplied,
-		settled: a.blocker.Settled,
+		marked:  a.blocker.WaitMarked,
 		poked:   make(chan struct{}, 1),
 	}
 }
@@ -60,7 +60,7 @@ func (c *confirmer) Run(ctx context.Context) error {
 		c.mu.Unlock()
 		// The other way round, a packet that nftables does not steer yet could open a connection
 		// after the check.
-		if c.applied(ctx) != nil || c.settled(ctx) != nil {
+		if c.applied(ctx) != nil || c.marked(ctx) != nil {
 			return nil
 		}
 		c.tracker.Set(contents.Versions, contents.Restores)

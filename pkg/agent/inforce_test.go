@@ -41,7 +41,7 @@ func TestConfirmation(t *testing.T) {
 				Problem:   func(context.Context) error { return nil },
 				Following: func() ([]inforce.Kind, int) { return []inforce.Kind{{Kind: kind, Seen: "100"}}, 0 },
 			}),
-			applied: step("applied"), settled: step("settled"), poked: make(chan struct{}, 1),
+			applied: step("applied"), marked: step("marked"), poked: make(chan struct{}, 1),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -70,7 +70,7 @@ func TestConfirmation(t *testing.T) {
 		want("after both again", "3")
 		cancel()
 		<-ended
-		if wanted := []string{"applied", "settled", "applied", "settled"}; !slices.Equal(events, wanted) {
+		if wanted := []string{"applied", "marked", "applied", "marked"}; !slices.Equal(events, wanted) {
 			t.Errorf("events %q, want %q", events, wanted)
 		}
 	})

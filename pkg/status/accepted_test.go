@@ -40,7 +40,7 @@ func TestAcceptedIsReported(t *testing.T) {
 		s.Of("namespaces").Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}})
 		r := start(t, s, setting{audit: true, noEvents: true})
 		const accepted = `[{"type":"Accepted","status":"True","observedGeneration":%d,"lastTransitionTime":"%s","reason":"PolicyAccepted","message":"The whole spec can be enforced."}]`
-		at := time.Now().Add(settleTime).UTC().Format(time.RFC3339)
+		at := time.Now().Add(quietTime).UTC().Format(time.RFC3339)
 		want := func(when, want string, writes int) {
 			t.Helper()
 			settle(30 * time.Second)
@@ -95,7 +95,7 @@ func TestProblemsDoNotWaitForAccepted(t *testing.T) {
 		reported := func(name string) bool {
 			return strings.Contains(s.Policy("x", name).GetAnnotations()[Annotation], `"Failure","status":"True"`)
 		}
-		settle(settleTime + 2*time.Second)
+		settle(quietTime + 2*time.Second)
 		if !reported("wrong") {
 			t.Error("the problem at the first start is not reported")
 		}
@@ -104,7 +104,7 @@ func TestProblemsDoNotWaitForAccepted(t *testing.T) {
 			waits = fmt.Sprintf("clean-%04d", i)
 		}
 		setSpec(t, s, waits, malformed)
-		settle(settleTime + 2*time.Second)
+		settle(quietTime + 2*time.Second)
 		if !reported(waits) {
 			t.Error("a problem that comes later is not reported")
 		}

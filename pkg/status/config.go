@@ -69,10 +69,10 @@ const (
 	rediscover = 10 * time.Second
 	// reprobe is the time until a sink that does not work is probed again.
 	reprobe = 10 * time.Minute
-	// settleTime is how long a policy must be unchanged before its conditions are written. A
+	// quietTime is how long a policy must be unchanged before its conditions are written. A
 	// client that has just created it may be about to update the returned object, and a write
 	// in between would make that update a conflict.
-	settleTime = 2 * time.Second
+	quietTime = 2 * time.Second
 	// minBackoff and maxBackoff bound the wait before a policy is retried.
 	minBackoff = time.Second
 	maxBackoff = 5 * time.Minute

@@ -113,7 +113,7 @@ type kindWriter struct {
 	deletions deletions
 
 	mu      sync.Mutex
-	changed map[types.NamespacedName]time.Time // time of the last change of unsettled policies
+	changed map[types.NamespacedName]time.Time // time of the last change of policies that have not been unchanged for quietTime
 }
 
 func (w *Writer) newKindWriter(k Kind, r schema.GroupVersionResource, spaces *namespaces) *kindWriter {
@@ -230,11 +230,12 @@ func (w *kindWriter) enqueue(obj any, fresh bool) {
 	w.queue.Add(name)
 }
 
-// unsettled returns the time until the policy is settled, 0 or less if it is.
-func (w *kindWriter) unsettled(key types.NamespacedName) time.Duration {
+// untilQuiet returns how long a policy must stay unchanged until its conditions are written, 0 or less if
+// they can be.
+func (w *kindWriter) untilQuiet(key types.NamespacedName) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	rest := settleTime - time.Since(w.changed[key])
+	rest := quietTime - time.Since(w.changed[key])
 	if rest <= 0 {
 		delete(w.changed, key)
 	}
@@ -250,7 +251,7 @@ func (w *kindWriter) next(ctx context.Context) bool {
 		return false
 	}
 	defer w.queue.Done(key)
-	if rest := w.unsettled(key); rest > 0 {
+	if rest := w.untilQuiet(key); rest > 0 {
 		w.queue.AddAfter(key, rest)
 		return true
 	}

@@ -133,7 +133,7 @@ func TestUnsettledPolicyIsNotWritten(t *testing.T) {
 		settle(time.Minute)
 		s.Create(netpol(t, "p", clean))
 		for _, spec := range []string{ranges, malformed, ranges} {
-			settle(settleTime - time.Millisecond)
+			settle(quietTime - time.Millisecond)
 			if got := len(s.Writes()); got != 0 {
 				t.Fatalf("%d writes while the policy changes, want none", got)
 			}

@@ -15,9 +15,9 @@ type Config struct {
 	// MinInterval is the minimum time between the starts of two runs. Pokes that arrive
 	// earlier share one run. Zero runs at every poke. PokeNow ignores it.
 	MinInterval time.Duration
-	// Settle is how long a run waits after a poke for further pokes. Zero does not wait, and
+	// Delay is how long a run waits after a poke for further pokes. Zero does not wait, and
 	// neither does PokeNow.
-	Settle time.Duration
+	Delay time.Duration
 	// RetryInterval is the time between a failed run and its retry.
 	RetryInterval time.Duration
 	// MaxInterval is the maximum time between two runs. Zero means that only pokes and
@@ -31,8 +31,8 @@ func (c Config) Validate() error {
 	if c.MinInterval < 0 {
 		errs = append(errs, errors.New("MinInterval is negative"))
 	}
-	if c.Settle < 0 {
-		errs = append(errs, errors.New("Settle is negative"))
+	if c.Delay < 0 {
+		errs = append(errs, errors.New("Delay is negative"))
 	}
 	if c.RetryInterval <= 0 {
 		errs = append(errs, errors.New("RetryInterval is not positive"))
@@ -90,14 +90,14 @@ func (r *Runner) Run(ctx context.Context) {
 		case <-r.poke:
 			// Wait before this run rather than after the previous one: a timer wakes the process,
 			// and most runs are not followed by a poke that soon.
-			wait = max(0, time.Until(next)) + r.cfg.Settle
+			wait = max(0, time.Until(next)) + r.cfg.Delay
 		case <-due:
 			wait = time.Until(next)
 		}
 		if !r.sleep(ctx, wait) {
 			return
 		}
-		r.settled()
+		r.begun()
 		next = time.Now().Add(r.cfg.MinInterval)
 		due = nil
 		if err := r.sync(ctx); err != nil {
@@ -112,8 +112,8 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// settled discards the pokes that the starting run covers.
-func (r *Runner) settled() {
+// begun discards the pokes that the starting run covers.
+func (r *Runner) begun() {
 	for _, pokes := range []chan struct{}{r.poke, r.now} {
 		select {
 		case <-pokes:

@@ -61,7 +61,7 @@ func TestPokesWithinMinIntervalShareARun(t *testing.T) {
 func TestSettleCoalescesPokes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := intervals
-		cfg.Settle = time.Second
+		cfg.Delay = time.Second
 		r, runs, cancel := start(t, cfg, nil)
 		defer cancel()
 		for range 4 {
@@ -79,7 +79,7 @@ func TestSettleCoalescesPokes(t *testing.T) {
 
 func TestPokeNowDoesNotWait(t *testing.T) {
 	cfg := intervals
-	cfg.Settle = 2 * time.Second
+	cfg.Delay = 2 * time.Second
 	for _, tt := range []struct {
 		name  string
 		after []time.Duration // Poke, and then PokeNow
@@ -198,8 +198,8 @@ func TestRunEndsWithContext(t *testing.T) {
 }
 
 func TestConfigValidate(t *testing.T) {
-	err := Config{MinInterval: -1, Settle: -1, MaxInterval: -1}.Validate()
-	want := "MinInterval is negative\nSettle is negative\nRetryInterval is not positive\nMaxInterval is negative"
+	err := Config{MinInterval: -1, Delay: -1, MaxInterval: -1}.Validate()
+	want := "MinInterval is negative\nDelay is negative\nRetryInterval is not positive\nMaxInterval is negative"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

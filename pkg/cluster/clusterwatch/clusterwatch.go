@@ -65,9 +65,9 @@ type Config struct {
 	// objects change often; changes within it share a compile. Changes of other kinds do not
 	// wait. Zero compiles at every change.
 	MinInterval time.Duration
-	// Settle is how long a compile for such a change waits for changes that arrive together.
+	// Delay is how long a compile for such a change waits for changes that arrive together.
 	// Zero does not wait.
-	Settle time.Duration
+	Delay time.Duration
 	// Jitter returns numbers in [0,1) that spread retries. Nil spreads them at random.
 	Jitter func() float64
 	// Saved keeps the state across restarts: the saved state is enforced until the initial
@@ -109,8 +109,8 @@ func (c Config) Validate() error {
 	if c.MinInterval < 0 {
 		errs = append(errs, errors.New("MinInterval is negative"))
 	}
-	if c.Settle < 0 {
-		errs = append(errs, errors.New("Settle is negative"))
+	if c.Delay < 0 {
+		errs = append(errs, errors.New("Delay is negative"))
 	}
 	if c.Registerer == nil {
 		errs = append(errs, errors.New("Registerer is nil"))
@@ -225,7 +225,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	c.ownNode = newOwnNode(cfg.NodeName, cfg.OwnNode, c.nodeNames)
 	c.metrics = newMetrics(cfg.Registerer, kinds, c.len, c.currency.age)
 	// A sync has no error, so the retry is never used.
-	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Settle: cfg.Settle, RetryInterval: time.Minute}, c.sync)
+	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Delay: cfg.Delay, RetryInterval: time.Minute}, c.sync)
 	if cfg.Saved != nil {
 		c.saving = newSaving(cfg.Saved.MaxAge())
 	}

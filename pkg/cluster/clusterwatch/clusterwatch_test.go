@@ -523,8 +523,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestConfigNamesItsFaults(t *testing.T) {
-	_, err := New(newCluster(t).source(), Config{MinInterval: -1, Settle: -1}, nil)
-	want := "policy cache: NodeName is empty\nMinInterval is negative\nSettle is negative\nRegisterer is nil"
+	_, err := New(newCluster(t).source(), Config{MinInterval: -1, Delay: -1}, nil)
+	want := "policy cache: NodeName is empty\nMinInterval is negative\nDelay is negative\nRegisterer is nil"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -156,7 +156,7 @@ func (m *mirror) set(o any) error {
 		return err
 	}
 	m.change(func(v view) int {
-		m.version = s.version // the Reflector tells it later, and the snapshot may be compiled before
+		m.version = s.version // the Reflector reports it later, and the snapshot may be compiled before
 		if !m.put(v, s) {
 			return 0
 		}
@@ -224,11 +224,11 @@ func (m *mirror) UpdateResourceVersion(version string) {
 	m.cache.mu.Lock()
 	m.version = version
 	m.cache.mu.Unlock()
-	m.tell()
+	m.poke()
 }
 
-// tell has Contents reported if there are none of this version yet.
-func (m *mirror) tell() {
+// poke starts a run that reports the Contents of this version, if none has.
+func (m *mirror) poke() {
 	m.cache.mu.Lock()
 	reported := m.reported == m.version
 	m.cache.mu.Unlock()
@@ -265,7 +265,7 @@ func (m *mirror) Replace(list []any, version string) error {
 		}
 		return changed + m.cache.use(v, m.kind, true)
 	})
-	m.tell()
+	m.poke()
 	m.first.Do(func() {
 		m.reportPodRanges(all)
 		close(m.listed)

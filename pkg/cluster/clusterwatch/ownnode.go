@@ -51,11 +51,11 @@ type ownNode struct {
 	known   chan struct{} // closed once the Node has existed, or is not required
 	changed chan struct{} // signals that the Node has appeared or disappeared
 
-	mu      sync.Mutex
-	state   nodeState
-	settled bool     // known is closed
-	others  []string // the names of all Nodes, nil while unknown
-	err     error    // why the names are unknown
+	mu     sync.Mutex
+	state  nodeState
+	closed bool     // known is closed
+	others []string // the names of all Nodes, nil while unknown
+	err    error    // why the names are unknown
 }
 
 // nodeState is the state of the own Node in the source's last report.
@@ -71,7 +71,7 @@ const (
 func newOwnNode(name string, presence Presence, names func(context.Context) ([]string, error)) *ownNode {
 	n := &ownNode{name: name, presence: presence, names: names, known: make(chan struct{}), changed: make(chan struct{}, 1)}
 	if presence == NotLookedAt {
-		n.settle()
+		n.close()
 	}
 	return n
 }
@@ -92,15 +92,15 @@ func (n *ownNode) note(there bool) {
 	}
 	n.state, n.others = state, nil
 	if there {
-		n.settle()
+		n.close()
 	}
 	runner.Signal(n.changed)
 }
 
-// settle is called with the mutex held.
-func (n *ownNode) settle() {
-	if !n.settled {
-		n.settled = true
+// close closes known. It is called with the mutex held.
+func (n *ownNode) close() {
+	if !n.closed {
+		n.closed = true
 		close(n.known)
 	}
 }
@@ -146,7 +146,7 @@ func (n *ownNode) noteNames(names []string, err error) bool {
 	n.others = append([]string{}, names...)
 	if len(names) == 0 && n.presence == IfAnyNode && n.state == nodeMissing {
 		n.state = nodeNotNeeded
-		n.settle()
+		n.close()
 	}
 	return true
 }
@@ -158,7 +158,7 @@ func (n *ownNode) healthy() error {
 	if n.state != nodeMissing || n.presence == IfAnyNode && n.others == nil {
 		return nil
 	}
-	if n.settled {
+	if n.closed {
 		return fmt.Errorf("Node %q is no longer in the cluster: what is known of its pods stays in force; %s", n.name, n.hint())
 	}
 	return fmt.Errorf("no Node %q in the cluster, so no pod of this machine is known and no policy is enforced: --hostname-override must be the name of its Node; %s", n.name, n.hint())

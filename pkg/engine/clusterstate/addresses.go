@@ -25,9 +25,9 @@ type addresses struct {
 	contested map[netip.Addr][]*compile.Pod
 	// unknown are the addresses that a pod of this node has or had, but no known pod owns: any pod
 	// of this node may have them.
-	unknown map[netip.Addr]bool
-	settled bool // the claims to a contested or node address were settled since this was reset
-	// rehosted is set if the claims to the address of a Node were settled since this was reset.
+	unknown    map[netip.Addr]bool
+	reassigned bool // a contested or node address was assigned since this was reset
+	// rehosted is set if the address of a Node was assigned since this was reset.
 	rehosted bool
 	homes    homes
 
@@ -134,11 +134,11 @@ func (a *addresses) replace(old, now *compile.Pod, pod func(*policy.Endpoint) *c
 	}
 	for _, addr := range before {
 		if !slices.Contains(after, addr) {
-			a.settle(addr, a.claimsExcept(addr, old, pod))
+			a.assign(addr, a.claimsExcept(addr, old, pod))
 		}
 	}
 	for _, addr := range after {
-		a.settle(addr, append(a.claimsExcept(addr, old, pod), now))
+		a.assign(addr, append(a.claimsExcept(addr, old, pod), now))
 	}
 }
 
@@ -153,8 +153,8 @@ func (a *addresses) claimsExcept(addr netip.Addr, p *compile.Pod, pod func(*poli
 	return nil
 }
 
-// settle gives addr to the best of its claims (NP-51).
-func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
+// assign gives addr to the best of its claims (NP-51).
+func (a *addresses) assign(addr netip.Addr, claims []*compile.Pod) {
 	first, occupied := a.first(addr, claims), a.occupies(addr)
 	owner := a.resolve(addr, first, claims)
 	if first != nil && owner == nil && a.isLocal(first) {
@@ -165,13 +165,13 @@ func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
 	simple := owner == nil && len(claims) == 0 || len(claims) == 1 && owner == &claims[0].Endpoint
 	switch {
 	case !simple:
-		a.contested[addr], a.settled = slices.Grow(claims, 1), true // never nil
+		a.contested[addr], a.reassigned = slices.Grow(claims, 1), true // never nil
 	case a.contested[addr] != nil:
 		delete(a.contested, addr)
-		a.settled = true
+		a.reassigned = true
 	}
 	if a.homes.hosts[addr] != nil {
-		a.settled, a.rehosted = true, true
+		a.reassigned, a.rehosted = true, true
 	}
 	a.countOccupied(addr, occupied, owner != nil || a.unknown[addr])
 	a.change().Set(addr, owner)
@@ -237,38 +237,38 @@ func (a *addresses) share(addr netip.Addr, d policy.Dispute) *policy.Endpoint {
 	return &policy.Endpoint{Dispute: &d}
 }
 
-// settleAll settles addresses again if their homes may have changed, and reports whether that was
+// assignAll assigns addresses again if their homes may have changed, and reports whether that was
 // necessary.
-func (a *addresses) settleAll(pod func(*policy.Endpoint) *compile.Pod) bool {
+func (a *addresses) assignAll(pod func(*policy.Endpoint) *compile.Pod) bool {
 	if !a.homes.changed {
 		return false
 	}
-	a.homes.changed, a.settled = false, true
-	unsettled := slices.Collect(maps.Keys(a.contested))
+	a.homes.changed, a.reassigned = false, true
+	claimed := slices.Collect(maps.Keys(a.contested))
 	owners := a.current()
 	for addr, owner := range owners.All() {
 		if a.contested[addr] == nil && a.mayChange(pod(owner), addr) {
-			unsettled = append(unsettled, addr)
+			claimed = append(claimed, addr)
 		}
 	}
 	for addr := range a.homes.hosts {
 		if a.contested[addr] == nil && owners.At(addr) == nil && a.homes.isForeignHost(addr) {
-			unsettled = append(unsettled, addr)
+			claimed = append(claimed, addr)
 		}
 	}
-	for _, addr := range unsettled {
-		a.settle(addr, a.claimsExcept(addr, nil, pod))
+	for _, addr := range claimed {
+		a.assign(addr, a.claimsExcept(addr, nil, pod))
 	}
 	return true
 }
 
-// reroute settles the addresses that pods of this and of other nodes claim, because routes may have changed.
+// reroute assigns the addresses that pods of this and of other nodes claim, because routes may have changed.
 // It reports whether an owner changes.
 func (a *addresses) reroute(pod func(*policy.Endpoint) *compile.Pod) (changed bool) {
 	for _, addr := range slices.Collect(maps.Keys(a.contested)) {
 		if claims := a.claimsExcept(addr, nil, pod); slices.ContainsFunc(claims, a.isLocal) {
 			before := a.at(addr)
-			a.settle(addr, claims)
+			a.assign(addr, claims)
 			changed = changed || a.at(addr) != before
 		}
 	}

@@ -214,7 +214,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 	if c.unannounced {
 		c.announce()
 	}
-	if c.addresses.settleAll(c.podOf) {
+	if c.addresses.assignAll(c.podOf) {
 		c.derived, c.podRanges, c.hosts = nil, nil, nil
 	}
 	c.checkHosts()
@@ -224,11 +224,11 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		c.addresses.occupancyChanged = false
 	}
 	endpoints := c.addresses.current()
-	if c.addresses.settled {
+	if c.addresses.reassigned {
 		c.conflicts = c.addresses.conflicts(c.nodes, c.podAt)
 	}
-	if c.localPods == nil || c.addresses.settled {
-		c.localPods, c.addresses.settled = policy.NewLocal(endpoints, c.localAddresses()), false
+	if c.localPods == nil || c.addresses.reassigned {
+		c.localPods, c.addresses.reassigned = policy.NewLocal(endpoints, c.localAddresses()), false
 	}
 	return policy.New(policy.Model{
 		Endpoints: endpoints,

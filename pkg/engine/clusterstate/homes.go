@@ -18,7 +18,7 @@ type homes struct {
 	lengths map[int]int               // the number of ranges with this prefix length
 	hosts   map[netip.Addr][]string   // the nodes whose status has this address
 
-	changed bool // since addresses were settled
+	changed bool // since addresses were assigned
 }
 
 func newHomes(own string) homes {

@@ -116,7 +116,7 @@ func (c *Chain) steps(f *flow, exempt Reason) []Step {
 			break
 		}
 		if step.Matched && !step.Passed {
-			p.settles(r, f)
+			p.decides(r, f)
 		}
 	}
 	return steps
@@ -139,7 +139,7 @@ func (c *Chain) later(d Direction, f *flow, exempt Reason, decided Tier) []Decis
 		case exempt != NotSelected && r.Tier == NetworkPolicyTier:
 			*last = Decision{Action: Allow, Direction: d, Tier: r.Tier, Reason: exempt}
 		case !p.reaches(r) || !r.matches(f):
-		case p.settles(r, f):
+		case p.decides(r, f):
 			*last = r.decision(d)
 			p.passed = r.Tier
 		case last.Reason == Unmatched:

@@ -272,10 +272,10 @@ func (x *index) decide(f *flow, m *match) *Rule {
 }
 
 // decideBefore evaluates the rules before end and reports whether their decision is final.
-func (x *index) decideBefore(end int, f *flow, m *match) (rule *Rule, settled bool) {
+func (x *index) decideBefore(end int, f *flow, m *match) (rule *Rule, decided bool) {
 	var p progress
 	for i := m.next(x.ends[DefaultTier], end); i < end; i = m.next(x.nextAfter(i, &p), end) {
-		if r := &x.rules[i]; p.settles(r, f) {
+		if r := &x.rules[i]; p.decides(r, f) {
 			return r, true
 		}
 	}
@@ -299,8 +299,8 @@ func (x *index) decideExempt(f *flow, m *match) (rule *Rule, exempt bool) {
 	if !x.hasNetworkPolicy() {
 		return x.decide(f, m), false
 	}
-	rule, settled := x.decideBefore(x.ends[AdminTier], f, m)
-	if !settled {
+	rule, decided := x.decideBefore(x.ends[AdminTier], f, m)
+	if !decided {
 		return nil, true
 	}
 	return rule, false
@@ -351,7 +351,7 @@ func (x *index) peerMayMatch(rules set, end int, f *flow, m *match) bool {
 		if may.next(i, end) < matched {
 			return true
 		}
-		if matched == end || p.settles(&x.rules[matched], f) {
+		if matched == end || p.decides(&x.rules[matched], f) {
 			return false
 		}
 		i = x.nextAfter(matched, &p)

@@ -17,7 +17,7 @@ func (c *Chain) scanExempt(f *flow) (rule *Rule, exempt bool) {
 		if r.Tier == NetworkPolicyTier {
 			return nil, true
 		}
-		if p.reaches(r) && r.matches(f) && p.settles(r, f) {
+		if p.reaches(r) && r.matches(f) && p.decides(r, f) {
 			return r, false
 		}
 	}
@@ -34,7 +34,7 @@ func (c *Chain) scanMayDenyPeer(f *flow) bool {
 			return false
 		case !p.reaches(r):
 		case r.matches(f):
-			if p.settles(r, f) {
+			if p.decides(r, f) {
 				return false
 			}
 		case r.Action != Allow && r.mayMatch(f):
@@ -52,7 +52,7 @@ func (c *Chain) scanMayAllowPeer(f *flow) bool {
 		switch {
 		case !p.reaches(r):
 		case r.matches(f):
-			if p.settles(r, f) {
+			if p.decides(r, f) {
 				return false
 			}
 		case r.Action == Allow && f.proto.Hidden() && !r.AnyPort: // NP-44

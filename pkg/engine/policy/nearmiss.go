@@ -19,7 +19,7 @@ func (s *Snapshot) MissedNames(q Query) (missed []Domain) {
 		switch {
 		case !p.reaches(r):
 		case r.matches(&f):
-			if !p.settles(r, &f) {
+			if !p.decides(r, &f) {
 				continue
 			}
 			if !r.denies() {

@@ -169,7 +169,7 @@ type flow struct {
 func (c *Chain) scan(f *flow) *Rule {
 	var p progress
 	for i := range c.Rules {
-		if r := &c.Rules[i]; p.reaches(r) && r.matches(f) && p.settles(r, f) {
+		if r := &c.Rules[i]; p.reaches(r) && r.matches(f) && p.decides(r, f) {
 			return r
 		}
 	}
@@ -191,9 +191,9 @@ type progress struct {
 // reaches reports whether r is still to be evaluated.
 func (p *progress) reaches(r *Rule) bool { return r.Tier != p.passed }
 
-// settles records that r matches f and reports whether r decides, so that no later rule can change
+// decides records that r matches f and reports whether r decides, so that no later rule can change
 // the decision. It requires that reaches is true for r.
-func (p *progress) settles(r *Rule, f *flow) bool {
+func (p *progress) decides(r *Rule, f *flow) bool {
 	switch {
 	case r.Action == Pass && f.proto.Hidden() && !r.AnyPort:
 		p.mayPassed = r.Tier

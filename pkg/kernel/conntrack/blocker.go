@@ -133,12 +133,12 @@ type Blocker struct {
 	created        time.Time
 
 	mu      sync.Mutex
-	desired *Evaluator    // the latest, nil before the first
-	change  Change        // since the last sync
-	recheck bool          // a call of Recheck since
-	since   Change        // since the last call of Settled
-	calls   []*settlement // of Settled, since the last sync
-	missing bool          // passes without which marks may be wrong
+	desired *Evaluator // the latest, nil before the first
+	change  Change     // since the last sync
+	recheck bool       // a call of Recheck since
+	since   Change     // since the last call of WaitMarked
+	calls   []*waiter  // of WaitMarked, since the last sync
+	missing bool       // passes without which marks may be wrong
 
 	sockets        sockets
 	overrideKernel func(context.Context, Overrides) error
@@ -264,7 +264,7 @@ func (b *Blocker) second(t time.Time) uint32 { return uint32(max(0, t.Sub(b.crea
 
 // sync is one run of the runner.
 func (b *Blocker) sync(ctx context.Context) error {
-	b.takeCalls() // before the change, which precedes the call of Settled
+	b.takeCalls() // before the change, which precedes the call of WaitMarked
 	evaluate, change := b.takeChange()
 	if evaluate == nil {
 		return nil
@@ -275,7 +275,7 @@ func (b *Blocker) sync(ctx context.Context) error {
 		b.schedule.lose(2)
 	}
 	now := time.Now()
-	b.schedule.settle(start, now, passed && err == nil)
+	b.schedule.release(start, now, passed && err == nil)
 	b.schedule.charge(now, b.cpuTime()-used)
 	b.ignoreAccepted.Store(b.known.full)
 	b.mu.Lock()
@@ -285,7 +285,7 @@ func (b *Blocker) sync(ctx context.Context) error {
 	return err
 }
 
-// takeCalls notes the calls of Settled and Recheck since the last sync. A pass that has begun may already
+// takeCalls notes the calls of WaitMarked and Recheck since the last sync. A pass that has begun may already
 // have listed the connections of a Recheck.
 func (b *Blocker) takeCalls() {
 	b.mu.Lock()
@@ -309,7 +309,7 @@ func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) 
 	b.noteChange(change)
 	b.evaluator = evaluate
 	err = b.notice(ctx, change)
-	if b.schedule.resting(time.Now()) {
+	if b.schedule.paused(time.Now()) {
 		return false, err
 	}
 	b.schedule.work()

@@ -26,18 +26,18 @@ func (b *budget) has(now time.Time) bool { return b.spent(now) < burst }
 
 // spent returns what is used up at now, which is not before the last call of spend.
 func (b *budget) spent(now time.Time) time.Duration {
-	return max(0, b.used-now.Sub(b.at)/(1+restShare))
+	return max(0, b.used-now.Sub(b.at)/(1+pauseFactor))
 }
 
 // spend charges a check that ends now to the budget, and returns how long the next check has to
 // wait: not at all until burst is used up, and never longer than atMost.
-func (b *budget) spend(now time.Time, took, atMost time.Duration) (rest time.Duration) {
+func (b *budget) spend(now time.Time, took, atMost time.Duration) (pause time.Duration) {
 	b.used = b.spent(now) + took
 	b.at = now
-	over := min(b.used-burst, atMost/restShare)
+	over := min(b.used-burst, atMost/pauseFactor)
 	if over <= 0 {
 		return 0
 	}
 	b.used = burst + over // later checks do not make up for the limit atMost
-	return restShare * over
+	return pauseFactor * over
 }

@@ -25,9 +25,9 @@ func TestBudget(t *testing.T) {
 	}
 
 	spend(0, burst, 0)
-	spend(0, 10*time.Millisecond, restShare*10*time.Millisecond)
+	spend(0, 10*time.Millisecond, pauseFactor*10*time.Millisecond)
 	spend(30*time.Second, 10*time.Millisecond, 0) // a tenth of that time has refilled the budget
-	spend(30*time.Second, time.Minute, atMost/restShare*restShare)
+	spend(30*time.Second, time.Minute, atMost/pauseFactor*pauseFactor)
 	spend(50*time.Second, 0, 0) // a check of one minute does not delay later ones by ten
 }
 
@@ -51,7 +51,7 @@ func TestBusyMachine(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if b.schedule.resting(time.Now()) != tt.pauses {
+			if b.schedule.paused(time.Now()) != tt.pauses {
 				t.Errorf("%s: pauses after three changes: %v", tt.name, !tt.pauses)
 			}
 			b.timer.Stop()
@@ -83,7 +83,7 @@ func TestAChangeEndsALongPause(t *testing.T) {
 		for i := range 6 {
 			time.Sleep(time.Second)
 			b.Set(always(verdicts[i%2], nil), Change{Addrs: addrs})
-			time.Sleep(listing + maxRest + listing + minInterval) // a check of earlier connections may have begun
+			time.Sleep(listing + maxPause + listing + minInterval) // a check of earlier connections may have begun
 			synctest.Wait()
 			if blocked := f.marks()[0] != 0; blocked != verdicts[i%2].blocks() {
 				t.Errorf("change %d: blocked is %v", i, blocked)

@@ -281,7 +281,7 @@ func (b *Blocker) checkListed(ctx context.Context, filters []filter, w work) err
 		return err
 	}
 	if slices.ContainsFunc(filters, func(f filter) bool { return f.family != unix.AF_UNSPEC && !f.end.IsValid() }) {
-		b.schedule.restAtMost = minPassInterval
+		b.schedule.longestPause = minPassInterval
 	}
 	if len(filters) > maxFiltered {
 		b.schedule.hasten(time.Now()) // denied connections must not wait for the next regular pass

@@ -157,8 +157,8 @@ func (l *life) change() (c Change) {
 	return c
 }
 
-// settle records the expected state of the connections.
-func (l *life) settle() {
+// expect records the expected state of the connections.
+func (l *life) expect() {
 	evaluate := l.world.evaluate()
 	l.f.edit(func() {
 		for _, e := range l.f.rows {
@@ -194,7 +194,7 @@ func TestChecksDoWhatPassesDo(t *testing.T) {
 		name      string
 		filtering map[uint8]filtering
 		room      int
-		settled   time.Duration
+		pause     time.Duration
 		passes    float64 // limit, in addition to one every minute
 	}{
 		{"a kernel that filters", nil, maxKnown, time.Second, 2},
@@ -232,10 +232,10 @@ func TestChecksDoWhatPassesDo(t *testing.T) {
 							f.edit(func() { f.rows = slices.Delete(f.rows, 0, l.random.IntN(20)) })
 						}
 						l.changeAmong()
-						l.settle()
-						time.Sleep(tt.settled + time.Duration(l.random.IntN(3))*time.Second)
+						l.expect()
+						time.Sleep(tt.pause + time.Duration(l.random.IntN(3))*time.Second)
 						synctest.Wait()
-						l.settle()
+						l.expect()
 						l.verify(step)
 					}
 					minutes := time.Since(began).Minutes()

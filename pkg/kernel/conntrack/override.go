@@ -41,16 +41,16 @@ type Overrides struct {
 	// Closed are ends whose connections are dropped from now on, except those with the node itself, and of
 	// an address with itself. At Opened, marks and Denied decide again.
 	Closed, Opened []End
-	// Again are ends with connections whose marks may be wrong: each packet of these is decided. At Settled
+	// Again are ends with connections whose marks may be wrong: each packet of these is decided. At Marked
 	// marks decide again.
-	Again, Settled []End
+	Again, Marked []End
 	// Complete says that the marks of all connections are right but for these overrides: those of an earlier
 	// agent end.
 	Complete bool
 }
 
 func (o *Overrides) empty() bool {
-	return !o.Complete && len(o.Denied)+len(o.Ended)+len(o.Closed)+len(o.Opened)+len(o.Again)+len(o.Settled) == 0
+	return !o.Complete && len(o.Denied)+len(o.Ended)+len(o.Closed)+len(o.Opened)+len(o.Again)+len(o.Marked) == 0
 }
 
 const (
@@ -242,7 +242,7 @@ func (b *Blocker) endOverrides(ctx context.Context, filters []filter, l begun) {
 	for e, listed := range b.overrides.again {
 		if listed < l.number && slices.ContainsFunc(filters, e.coveredBy) {
 			delete(b.overrides.again, e)
-			o.Settled = append(o.Settled, e)
+			o.Marked = append(o.Marked, e)
 			if e.Link == "" {
 				// Other software may have changed blocked ones, whose packets went on until they were decided.
 				b.schedule.list(e.filter(), time.Now().Add(soonAfter))

@@ -68,7 +68,7 @@ func (f *fakeOverrides) apply(o Overrides) {
 	for _, e := range o.Again {
 		f.again[e] = true
 	}
-	for _, e := range o.Settled {
+	for _, e := range o.Marked {
 		delete(f.again, e)
 	}
 }

@@ -8,12 +8,12 @@ import (
 const (
 	// In the long run checks use a tenth of a core. After a quiet time they may use burst of
 	// CPU time without delay. When it is used up, each check is followed by a pause of up to
-	// restShare times its CPU time. The pause is at most maxRest, or minPassInterval where the
+	// pauseFactor times its CPU time. The pause is at most maxPause, or minPassInterval where the
 	// kernel ignores filters. So that denied connections do not go on for that long, a change
-	// waits for no more than maxRest, or the CPU time of the check before: half of a core.
-	restShare = 9
-	burst     = 2 * time.Second
-	maxRest   = 750 * time.Millisecond
+	// waits for no more than maxPause, or the CPU time of the check before: half of a core.
+	pauseFactor = 9
+	burst       = 2 * time.Second
+	maxPause    = 750 * time.Millisecond
 
 	// Blocked connections are listed again after soonAfter and againAfter: a packet may have
 	// been accepted just before the check and have created its entry just after it, delayed by
@@ -25,7 +25,7 @@ const (
 	lateAfter  = 5 * time.Second
 
 	// minPassInterval is the least time between the starts of two passes. Because a pass
-	// lists the whole table, the pause after it is also at least restShare times its CPU time.
+	// lists the whole table, the pause after it is also at least pauseFactor times its CPU time.
 	minPassInterval = 5 * time.Second
 	// minDrift bounds how long a missed connection keeps a wrong mark: the kernel may move
 	// entries while it lists them, and when two processes write a mark at the same time, one
@@ -47,13 +47,13 @@ const (
 type reason uint8
 
 const (
-	listingDue    reason = iota // of connections that filters select
-	settlementDue               // a call of Settled may return
-	acceptedDue                 // what the Evaluator before the last change has accepted is to be read
-	agentsDue                   // is another agent still there?
-	passDue                     // marks may be wrong
-	routineDue                  // a pass finds what was missed
-	reasons                     // the number of reasons
+	listingDue  reason = iota // of connections that filters select
+	waitersDue                // a call of WaitMarked may return
+	acceptedDue               // what the Evaluator before the last change has accepted is to be read
+	agentsDue                 // is another agent still there?
+	passDue                   // marks may be wrong
+	routineDue                // a pass finds what was missed
+	reasons                   // the number of reasons
 )
 
 // schedule says when a Blocker has to work, and why. It reads no clock.
@@ -64,15 +64,15 @@ type schedule struct {
 	routine  time.Time // when one is made even if none is needed, zero before the first one
 	listings []listing
 	urgent   bool // the kernel does not override all wrong marks that the listings correct
-	calls    []*settlement
+	calls    []*waiter
 	accepted time.Time // when to read what the Evaluator before has accepted, zero once it was read
 	covered  bool      // passes for the last change are wanted
 	agents   time.Time // when to ask for the other agent, zero without one
 
-	budget     budget
-	rest       time.Time // until then changes are noticed, and no marks follow; zero without a pause
-	urgentRest time.Time // the same while marks are urgent
-	restAtMost time.Duration
+	budget       budget
+	pause        time.Time // until then changes are noticed, and no marks follow; zero without a pause
+	urgentPause  time.Time // the same while marks are urgent
+	longestPause time.Duration
 }
 
 // listing is a filter whose connections will be listed.
@@ -83,23 +83,23 @@ type listing struct {
 
 func (l listing) due() time.Time { return l.at }
 
-// settlement is a call of Settled.
-type settlement struct {
+// waiter is a call of WaitMarked.
+type waiter struct {
 	since Change
 	at    time.Time // when what was accepted before the call has made its entry, zero until a sync has begun
 	done  chan struct{}
 }
 
 // newSchedule wants two passes: an earlier agent may accept packets during the first one.
-func newSchedule() schedule { return schedule{wanted: 2, missing: 2, restAtMost: maxRest} }
+func newSchedule() schedule { return schedule{wanted: 2, missing: 2, longestPause: maxPause} }
 
 // at returns when there is work for a reason.
 func (s *schedule) at(r reason) (at time.Time, ok bool) {
 	switch r {
 	case listingDue:
 		at, ok = first(s.listings, listing.due)
-	case settlementDue:
-		at, ok = first(s.calls, func(c *settlement) time.Time { return c.at })
+	case waitersDue:
+		at, ok = first(s.calls, func(c *waiter) time.Time { return c.at })
 		ok = ok && s.wanted == 0 // otherwise it takes a pass
 	case acceptedDue:
 		return s.accepted, !s.accepted.IsZero()
@@ -110,7 +110,7 @@ func (s *schedule) at(r reason) (at time.Time, ok bool) {
 	case routineDue:
 		at, ok = later(s.routine, s.earliest), !s.routine.IsZero()
 	}
-	return later(at, s.rested()), ok
+	return later(at, s.pauseEnd()), ok
 }
 
 // due reports whether there is work for a reason.
@@ -165,7 +165,7 @@ func (s *schedule) hasten(now time.Time) {
 
 // passed records a pass that began at start, and how much CPU time it took.
 func (s *schedule) passed(start time.Time, used time.Duration, err error) {
-	s.earliest = start.Add(max(minPassInterval, (1+restShare)*used))
+	s.earliest = start.Add(max(minPassInterval, (1+pauseFactor)*used))
 	if err != nil {
 		return
 	}
@@ -228,17 +228,17 @@ func (s *schedule) beside(now time.Time, another bool) {
 	}
 }
 
-// settle ends calls of Settled after a sync that began at start. passed is set if it made a pass and had no
+// release ends calls of WaitMarked after a sync that began at start. passed is set if it made a pass and had no
 // error; after an error, passes are wanted.
 //
 // A packet that was accepted just before a check may have made its entry just after it. So the first
 // sync after a call plans another listing of what may have been accepted without an evaluation,
 // soonAfter later, as a check does of what it has blocked, and the sync that makes these listings ends
 // the call. If classes are missing, it has to make a pass.
-func (s *schedule) settle(start, now time.Time, passed bool) {
+func (s *schedule) release(start, now time.Time, passed bool) {
 	pending, any := first(s.listings, listing.due)
 	complete := (passed || s.wanted == 0) && (!any || start.Before(pending))
-	s.calls = slices.DeleteFunc(s.calls, func(c *settlement) bool {
+	s.calls = slices.DeleteFunc(s.calls, func(c *waiter) bool {
 		if c.at.IsZero() {
 			c.at = now.Add(soonAfter)
 			for _, f := range c.since.filters() {
@@ -254,24 +254,26 @@ func (s *schedule) settle(start, now time.Time, passed bool) {
 	})
 }
 
-// resting reports whether marks do not follow yet.
-func (s *schedule) resting(now time.Time) bool { return now.Before(s.rested()) }
+// paused reports whether marks do not follow yet.
+func (s *schedule) paused(now time.Time) bool { return now.Before(s.pauseEnd()) }
 
-func (s *schedule) rested() time.Time {
+func (s *schedule) pauseEnd() time.Time {
 	if s.urgent {
-		return s.urgentRest
+		return s.urgentPause
 	}
-	return s.rest
+	return s.pause
 }
 
 // work ends the pause before work.
-func (s *schedule) work() { s.rest, s.urgentRest, s.restAtMost = time.Time{}, time.Time{}, maxRest }
+func (s *schedule) work() {
+	s.pause, s.urgentPause, s.longestPause = time.Time{}, time.Time{}, maxPause
+}
 
 // charge charges CPU time to the budget, and begins a pause after work. What is noticed in a pause does not
 // extend it.
 func (s *schedule) charge(now time.Time, used time.Duration) {
-	pause := s.budget.spend(now, used, s.restAtMost)
-	if s.rest.IsZero() {
-		s.rest, s.urgentRest = now.Add(pause), now.Add(min(pause, max(maxRest, used)))
+	pause := s.budget.spend(now, used, s.longestPause)
+	if s.pause.IsZero() {
+		s.pause, s.urgentPause = now.Add(pause), now.Add(min(pause, max(maxPause, used)))
 	}
 }

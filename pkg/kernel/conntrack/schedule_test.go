@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-var names = [reasons]string{"listing", "settlement", "accepted", "agents", "pass", "routine"}
+var names = [reasons]string{"listing", "waiter", "accepted", "agents", "pass", "routine"}
 
 // week is a Blocker without a kernel: it does what its schedule says, and writes down when and why.
 type week struct {
@@ -74,9 +74,9 @@ func (w *week) sync() {
 	w.change(now, false, w.unknown)
 	waiting := len(w.calls)
 	did, used, passed := w.workNow(now)
-	w.settle(now, sunday.Add(w.now), passed)
+	w.release(now, sunday.Add(w.now), passed)
 	if len(w.calls) < waiting {
-		did = append(did, "settled")
+		did = append(did, "released")
 	}
 	w.charge(sunday.Add(w.now), used)
 	if len(why)+len(did) == 0 {
@@ -86,12 +86,12 @@ func (w *week) sync() {
 }
 
 func (w *week) workNow(now time.Time) (did []string, used time.Duration, passed bool) {
-	if w.resting(now) {
+	if w.paused(now) {
 		return []string{"pause"}, 0, false
 	}
 	w.work()
 	if n := len(w.takeListings(now)); n > 0 {
-		w.restAtMost = w.pause
+		w.longestPause = w.pause
 		did, used = append(did, fmt.Sprintf("%d listed", n)), w.used["listing"]
 	}
 	if w.due(passDue, now) || w.due(routineDue, now) {
@@ -114,7 +114,7 @@ var anEnd = openedBy(netip.MustParseAddr("10.0.0.1"))
 func TestSchedule(t *testing.T) {
 	const ms = time.Millisecond
 	changed := func(w *week, now time.Time) { w.change(now, true, w.unknown) }
-	settled := func(w *week, _ time.Time) { w.calls = append(w.calls, &settlement{done: make(chan struct{})}) }
+	waiting := func(w *week, _ time.Time) { w.calls = append(w.calls, &waiter{done: make(chan struct{})}) }
 	recheck := func(w *week, _ time.Time) { w.lose(1) }
 	list := func(in time.Duration) func(*week, time.Time) {
 		return func(w *week, now time.Time) { w.list(anEnd, now.Add(in)) }
@@ -154,22 +154,22 @@ func TestSchedule(t *testing.T) {
 		{"a recheck beside a change", week{}, []event{{0, recheck}, {0, changed}}, 10 * time.Second, []string{"0s pass: pass", "500ms accepted: "}},
 		{"rechecks", week{}, []event{{0, recheck}, {ms, recheck}, {2 * ms, recheck}}, 10 * time.Second,
 			[]string{"0s pass: pass", "5s pass: pass"}},
-		{"a call of Settled", week{}, []event{{0, settled}, {30 * ms, changed}}, time.Hour,
-			[]string{"0s settlement: ", "50ms settlement: settled", "530ms accepted: "}},
-		{"one beside a listing", week{}, []event{{0, settled}, {0, list(soonAfter)}}, time.Hour,
-			[]string{"0s settlement: ", "50ms listing+settlement: 1 listed, settled"}},
-		{"one beside a pass", week{}, []event{{0, recheck}, {ms, recheck}, {ms, settled}, {time.Second, changed}}, 10 * time.Second,
-			[]string{"0s pass: pass", "1.5s accepted: ", "5s pass: pass, settled"}},
-		{"errors", week{schedule: newSchedule(), refused: 8 * time.Second}, []event{{0, settled}}, 16 * time.Second,
-			[]string{"0s pass: failed pass", "5s pass: failed pass", "10s pass: pass, settled", "15s pass: pass"}},
+		{"a call of WaitMarked", week{}, []event{{0, waiting}, {30 * ms, changed}}, time.Hour,
+			[]string{"0s waiter: ", "50ms waiter: released", "530ms accepted: "}},
+		{"one beside a listing", week{}, []event{{0, waiting}, {0, list(soonAfter)}}, time.Hour,
+			[]string{"0s waiter: ", "50ms listing+waiter: 1 listed, released"}},
+		{"one beside a pass", week{}, []event{{0, recheck}, {ms, recheck}, {ms, waiting}, {time.Second, changed}}, 10 * time.Second,
+			[]string{"0s pass: pass", "1.5s accepted: ", "5s pass: pass, released"}},
+		{"errors", week{schedule: newSchedule(), refused: 8 * time.Second}, []event{{0, waiting}}, 16 * time.Second,
+			[]string{"0s pass: failed pass", "5s pass: failed pass", "10s pass: pass, released", "15s pass: pass"}},
 		{"a routine pass fails, beside changes", week{schedule: newSchedule(), refused: time.Hour},
 			[]event{{time.Second, func(w *week, now time.Time) { w.passed(now, 0, nil); w.passed(now, 0, nil) }}, {62 * time.Second, changed}, {63 * time.Second, recheck}},
 			70 * time.Second, []string{"0s pass: failed pass", "1m1s routine: failed pass", "1m2.5s accepted: ", "1m6s pass+routine: failed pass"}},
 		{"long passes", week{schedule: schedule{wanted: 2, missing: 2, budget: budget{used: burst, at: sunday}}, used: map[string]time.Duration{"pass": 30 * time.Second}}, nil, time.Hour / 2,
 			[]string{"0s pass: pass", "5m0s pass+routine: pass", "10m0s routine: pass", "15m0s routine: pass", "20m0s routine: pass", "25m0s routine: pass", "30m0s routine: pass"}},
-		{"a pause", week{schedule: schedule{budget: budget{used: burst, at: sunday}}, pause: maxRest, used: map[string]time.Duration{"listing": 100 * ms}},
-			[]event{{0, list(0)}, {200 * ms, list(0)}, {200 * ms, settled}, {300 * ms, changed}}, 900 * ms,
-			[]string{"0s listing: 1 listed", "200ms : pause", "300ms : pause", "800ms accepted: pause", "850ms listing+settlement: 1 listed, settled"}},
+		{"a pause", week{schedule: schedule{budget: budget{used: burst, at: sunday}}, pause: maxPause, used: map[string]time.Duration{"listing": 100 * ms}},
+			[]event{{0, list(0)}, {200 * ms, list(0)}, {200 * ms, waiting}, {300 * ms, changed}}, 900 * ms,
+			[]string{"0s listing: 1 listed", "200ms : pause", "300ms : pause", "800ms accepted: pause", "850ms listing+waiter: 1 listed, released"}},
 		{"a pause that an urgent change ends", week{schedule: schedule{budget: budget{used: burst, at: sunday}}, pause: minPassInterval, used: map[string]time.Duration{"listing": time.Second}},
 			[]event{{0, list(0)}, {1200 * ms, list(0)}, {1300 * ms, urgent}}, 3 * time.Second,
 			[]string{"0s listing: 1 listed", "1.2s : pause", "1.3s : pause", "2s listing: 1 listed"}},

@@ -58,8 +58,8 @@ type Overrides struct {
 	// Traffic of the node itself, and of a pod with itself, is not affected.
 	Closed, Opened []End
 	// Again are ends with connections whose marks may be wrong: the agent decides their packets. At
-	// Settled their marks decide again.
-	Again, Settled []End
+	// Marked their marks decide again.
+	Again, Marked []End
 	// Complete ends the overrides that an earlier agent has left.
 	Complete bool
 }
@@ -123,7 +123,7 @@ func (o Overrides) apply(elements map[overrideKey]struct{}, flowtables func() bo
 	for _, e := range o.Again {
 		elements[e.againKey()] = struct{}{}
 	}
-	for _, e := range o.Settled {
+	for _, e := range o.Marked {
 		delete(elements, e.againKey())
 	}
 	applyFamilies(elements, flowtables)

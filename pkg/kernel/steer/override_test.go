@@ -138,14 +138,14 @@ func TestEndsAreDecidedAgain(t *testing.T) {
 			}
 		}
 		kernel.hasFlowtables = true
-		mustOverride(t, s, Overrides{Settled: []End{from}})
+		mustOverride(t, s, Overrides{Marked: []End{from}})
 		checkTraces(t, fake, marksDecide)
 		mustOverride(t, s, Overrides{Again: []End{from}})
 		checkTraces(t, fake, append(append(again, others...), marksDecide[2:]...)) // a flowtable might take a blocked one
 		mustOverride(t, s, Overrides{Closed: []End{{Addr: v4b}}})                  // a change of another pod
 		checkTraces(t, fake, append(append(again, others...), marksDecide[2:]...))
 		mustOverride(t, s, Overrides{Opened: []End{{Addr: v4b}}})
-		mustOverride(t, s, Overrides{Settled: []End{from}, Again: []End{to, {Link: "cali1"}}})
+		mustOverride(t, s, Overrides{Marked: []End{from}, Again: []End{to, {Link: "cali1"}}})
 		checkTraces(t, fake, []traceCase{
 			{"to the pod", pkt(f.peer, f.pod, forwarded, established), queue},
 			{"from the pod", opened(), accept},
@@ -153,7 +153,7 @@ func TestEndsAreDecidedAgain(t *testing.T) {
 			{"leaving by the link", pkt(f.peer, f.peer, arrivingOn("eth0"), leavingBy("cali1"), reply, established), queue},
 			{"another link", pkt(f.peer, f.peer, arrivingOn("eth0"), leavingBy("cali2"), established), accept},
 		})
-		mustOverride(t, s, Overrides{Settled: []End{to, {Link: "cali1"}}})
+		mustOverride(t, s, Overrides{Marked: []End{to, {Link: "cali1"}}})
 		checkTraces(t, fake, marksDecide)
 	}
 }

@@ -43,7 +43,7 @@ func TestRenewedConnectionsPass(t *testing.T) {
 					{"of a connection of a predecessor", pkt(f.pod, f.peer, forwarded, ports, established), queue},
 				})
 				first(syn, accept)
-				mustOverride(t, s, Overrides{Settled: []End{{Addr: f.pod}, {Addr: f.pod, Ingress: true}}})
+				mustOverride(t, s, Overrides{Marked: []End{{Addr: f.pod}, {Addr: f.pod, Ingress: true}}})
 				checkTraces(t, fake, []traceCase{
 					{"answer", swap(syn), accept},
 					{"next packet", pkt(f.pod, f.peer, forwarded, ports, established), accept},

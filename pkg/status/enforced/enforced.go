@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// settleTime is how soon after a change agents are asked: it is in force by then on most nodes.
-	settleTime = time.Second
+	// askDelay is how soon after a change agents are asked: it is in force by then on most nodes.
+	askDelay = time.Second
 	// patience is how long a change may not be in force on a node before this is reported, and how
 	// long one that was in force. It is also how long pods have to be certain before a policy is
 	// reported as in force again: addresses are handed from one pod to the next.
@@ -36,9 +36,9 @@ const (
 	// agent receives. A minute's Texts at againRate are a fifth of what the writer writes in a minute.
 	againRate  = rate.Limit(60.0 / 60)
 	againBurst = 300
-	// restShare is how long the pause after a round is at least, as a multiple of the round. It is
+	// pauseFactor is how long the pause after a round is at least, as a multiple of the round. It is
 	// calmInterval at most: agents that answer late must not delay what others say even longer.
-	restShare = 4
+	pauseFactor = 4
 )
 
 // The reasons of a Text.
@@ -81,21 +81,21 @@ type Text struct {
 	Message string
 }
 
-// track is a policy that is followed.
-type track struct {
+// followed is a policy that is followed.
+type followed struct {
 	Revision
-	needs  []Need
-	since  time.Time // when the revision was noted
-	timed  bool      // that is when it changed
-	all    bool      // it is in force on all nodes
-	late   time.Time // since when it is not, zero if all
-	reason string    // why not, of the last round: a state of a node
-	unsure time.Time // when pods that it selects were uncertain last
-	report Text      // zero while it is not to be shown
-	first  bool      // it changed while it was followed, and has not ceased to be in force since
-	free   bool      // report needs no budget to be shown
-	paid   bool      // it is within the budget
-	waits  time.Time // since when report waits to be shown, zero if it does not
+	needs   []Need
+	since   time.Time // when the revision was noted
+	timed   bool      // that is when it changed
+	all     bool      // it is in force on all nodes
+	late    time.Time // since when it is not, zero if all
+	reason  string    // why not, of the last round: a state of a node
+	unsure  time.Time // when pods that it selects were uncertain last
+	report  Text      // zero while it is not to be shown
+	first   bool      // it changed while it was followed, and has not ceased to be in force since
+	free    bool      // report needs no budget to be shown
+	granted bool      // it is within the budget
+	waits   time.Time // since when report waits to be shown, zero if it does not
 }
 
 // Collector asks the agents. Its methods may be called from any goroutine.
@@ -107,8 +107,8 @@ type Collector struct {
 	again    *rate.Limiter
 	share    func(Round) time.Duration // nil unless rounds are shared
 
-	mu     sync.Mutex
-	tracks map[Policy]*track
+	mu       sync.Mutex
+	policies map[Policy]*followed
 }
 
 // New returns a Collector. It starts nothing.
@@ -121,7 +121,7 @@ func New(cfg Config) (*Collector, error) {
 		errorLog: rate.Sometimes{First: 1, Interval: 10 * time.Minute},
 		noted:    make(chan struct{}, 1),
 		again:    rate.NewLimiter(againRate, againBurst),
-		tracks:   make(map[Policy]*track),
+		policies: make(map[Policy]*followed),
 	}
 	c.metrics = newMetrics(cfg.Registerer, c.pending)
 	return c, nil
@@ -131,7 +131,7 @@ func New(cfg Config) (*Collector, error) {
 func (c *Collector) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tracks = make(map[Policy]*track)
+	c.policies = make(map[Policy]*followed)
 }
 
 // Note follows a revision of a policy, which is in force where all needs are. fresh is set if a policy
@@ -140,13 +140,13 @@ func (c *Collector) Begin() {
 func (c *Collector) Note(p Policy, r Revision, fresh bool, needs ...Need) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tracks[p]
+	t := c.policies[p]
 	if t != nil && t.Revision == r {
 		return
 	}
 	now := time.Now()
 	timed := fresh || t != nil
-	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: timed, first: timed, late: now, reason: nodeLate}
+	c.policies[p] = &followed{Revision: r, needs: needs, since: now, timed: timed, first: timed, late: now, reason: nodeLate}
 	runner.Signal(c.noted)
 }
 
@@ -154,16 +154,16 @@ func (c *Collector) Note(p Policy, r Revision, fresh bool, needs ...Need) {
 func (c *Collector) Forget(p Policy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.tracks, p)
+	delete(c.policies, p)
 }
 
 // ForgetKind ends following the policies of a kind.
 func (c *Collector) ForgetKind(kind string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for p := range c.tracks {
+	for p := range c.policies {
 		if p.Kind == kind {
-			delete(c.tracks, p)
+			delete(c.policies, p)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func (c *Collector) ForgetKind(kind string) {
 func (c *Collector) Of(p Policy, r Revision) (Text, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tracks[p]
+	t := c.policies[p]
 	if t == nil || t.Revision != r || t.report == (Text{}) {
 		return Text{}, false
 	}
@@ -187,13 +187,13 @@ func (c *Collector) Of(p Policy, r Revision) (Text, bool) {
 func (c *Collector) MayShow(p Policy, r Revision, again bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tracks[p]
+	t := c.policies[p]
 	if t == nil || t.Revision != r || t.report == (Text{}) || !t.waits.IsZero() {
 		return false
 	}
 	t.free = t.first || !again
-	if !t.doubtful() && (t.free || t.paid || !c.behindOthers(t) && c.again.Allow()) {
-		t.paid = true
+	if !t.doubtful() && (t.free || t.granted || !c.behindOthers(t) && c.again.Allow()) {
+		t.granted = true
 		return true
 	}
 	t.waits = time.Now()
@@ -201,17 +201,17 @@ func (c *Collector) MayShow(p Policy, r Revision, again bool) bool {
 }
 
 // isTrue reports whether the report says that the policy is in force.
-func (t *track) isTrue() bool { return t.report.Status == metav1.ConditionTrue }
+func (t *followed) isTrue() bool { return t.report.Status == metav1.ConditionTrue }
 
 // doubtful reports whether the report is true and the last answers differ.
-func (t *track) doubtful() bool { return t.isTrue() && !t.late.IsZero() }
+func (t *followed) doubtful() bool { return t.isTrue() && !t.late.IsZero() }
 
-// behindOthers reports whether a track whose report is true has to wait because another one waits.
-func (c *Collector) behindOthers(t *track) bool {
+// behindOthers reports whether a policy whose report is true has to wait because another one waits.
+func (c *Collector) behindOthers(t *followed) bool {
 	if !t.isTrue() {
 		return false
 	}
-	for _, other := range c.tracks {
+	for _, other := range c.policies {
 		if !other.waits.IsZero() {
 			return true
 		}
@@ -219,31 +219,31 @@ func (c *Collector) behindOthers(t *track) bool {
 	return false
 }
 
-// pay has tracks that wait shown: those that are not true first, then those that wait longest. It
+// showWaiting lets waiting reports be shown: those that are not true first, then those that wait longest. It
 // returns them, and whether the budget is too small for others.
-func (c *Collector) pay() (paid []Policy, others bool) {
+func (c *Collector) showWaiting() (granted []Policy, others bool) {
 	var waiting []Policy
-	for p, t := range c.tracks {
+	for p, t := range c.policies {
 		if !t.waits.IsZero() && !t.doubtful() {
 			waiting = append(waiting, p)
 		}
 	}
 	slices.SortFunc(waiting, c.byUrgency)
 	for _, p := range waiting {
-		t := c.tracks[p]
-		if t.free || t.paid || c.again.Allow() {
-			t.paid, t.waits = true, time.Time{}
-			paid = append(paid, p)
+		t := c.policies[p]
+		if t.free || t.granted || c.again.Allow() {
+			t.granted, t.waits = true, time.Time{}
+			granted = append(granted, p)
 		} else {
 			others = true
 		}
 	}
-	return paid, others
+	return granted, others
 }
 
 // byUrgency orders policies whose report is not true first, then those that wait longest.
 func (c *Collector) byUrgency(a, b Policy) int {
-	x, y := c.tracks[a], c.tracks[b]
+	x, y := c.policies[a], c.policies[b]
 	if x.isTrue() != y.isTrue() {
 		if x.isTrue() {
 			return 1
@@ -258,7 +258,7 @@ func (c *Collector) byUrgency(a, b Policy) int {
 func (c *Collector) pending(reason string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, t := range c.tracks {
+	for _, t := range c.policies {
 		if !t.late.IsZero() && time.Since(t.late) >= patience && t.reason == reason {
 			n++
 		}
@@ -285,7 +285,7 @@ func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 		case <-ctx.Done():
 			return
 		case <-c.noted:
-			if soon := later(time.Now().Add(settleTime), earliest); soon.Before(due) {
+			if soon := later(time.Now().Add(askDelay), earliest); soon.Before(due) {
 				due = soon
 			}
 			continue
@@ -303,7 +303,7 @@ func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 			changed(p)
 		}
 		ended := time.Now()
-		earliest = ended.Add(min(restShare*ended.Sub(started), calmInterval))
+		earliest = ended.Add(min(pauseFactor*ended.Sub(started), calmInterval))
 		due = later(ended.Add(interval), earliest)
 	}
 }
@@ -331,9 +331,9 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 	defer c.mu.Unlock()
 	now := time.Now()
 	interval = calmInterval
-	for p, t := range c.tracks {
+	for p, t := range c.policies {
 		if t.since.After(r.started) {
-			interval = min(interval, settleTime) // answers may be older than it
+			interval = min(interval, askDelay) // answers may be older than it
 			continue
 		}
 		if c.update(p, t, r, now) {
@@ -342,22 +342,22 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 		switch {
 		case t.late.IsZero():
 		case now.Sub(t.late) < patience:
-			interval = min(interval, settleTime)
+			interval = min(interval, askDelay)
 		default:
 			interval = min(interval, lateInterval)
 			t.reason = r.reason(t.needs, t.all)
 		}
 	}
 	slices.SortFunc(changed, c.byUrgency)
-	paid, others := c.pay()
+	granted, others := c.showWaiting()
 	if others {
 		interval = min(interval, lateInterval)
 	}
-	return append(changed, paid...), interval
+	return append(changed, granted...), interval
 }
 
-// update updates a track, and reports whether its Text has changed.
-func (c *Collector) update(p Policy, t *track, r *round, now time.Time) (changed bool) {
+// update updates a policy, and reports whether its Text has changed.
+func (c *Collector) update(p Policy, t *followed, r *round, now time.Time) (changed bool) {
 	before, inForce := t.report, r.everywhere(t.needs, t.all)
 	switch {
 	case inForce:
@@ -376,13 +376,13 @@ func (c *Collector) update(p Policy, t *track, r *round, now time.Time) (changed
 	if t.report == before {
 		return false
 	}
-	t.paid, t.waits = false, time.Time{} // of the Text before
+	t.granted, t.waits = false, time.Time{} // of the Text before
 	return true
 }
 
-// updateCertain updates the report of a track that is in force on all nodes, or was by its report. While
+// updateCertain updates the report of a policy that is in force on all nodes, or was by its report. While
 // it selects uncertain pods, it is not said to be in force.
-func (c *Collector) updateCertain(p Policy, t *track, r *round, inForce bool, now time.Time) {
+func (c *Collector) updateCertain(p Policy, t *followed, r *round, inForce bool, now time.Time) {
 	switch text, unsure := r.uncertainPods(p); {
 	case unsure && (inForce || t.isTrue()):
 		t.first = t.first && (t.report == text || t.report == Text{})
@@ -392,9 +392,9 @@ func (c *Collector) updateCertain(p Policy, t *track, r *round, inForce bool, no
 	}
 }
 
-// within returns within what time of its change a track came into force, for its Text.
+// within returns within what time of its change a policy came into force, for its Text.
 // It returns nothing if the change was before this Collector, or after the policy had been in force.
-func (c *Collector) within(t *track, r *round) string {
+func (c *Collector) within(t *followed, r *round) string {
 	if !t.timed {
 		return ""
 	}

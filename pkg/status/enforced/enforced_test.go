@@ -115,7 +115,7 @@ func TestOneTextForEachGeneration(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.Note(db, generation(1), true, need("90"))
 		c.want(t, "at once", generation(1), "", 0)
-		pass(2 * settleTime)
+		pass(2 * askDelay)
 		c.want(t, "soon", generation(1), within, 1)
 
 		c.Note(db, generation(1), true, need("101")) // its status was written
@@ -169,7 +169,7 @@ func TestTimeUntilAPolicyIsInForce(t *testing.T) {
 					c.Set(node, a, nil)
 				}
 				c.Note(db, generation(1), tt.fresh, need("90"))
-				pass(2 * settleTime)
+				pass(2 * askDelay)
 				c.want(t, "soon", generation(1), tt.want, 1)
 			})
 		})
@@ -204,7 +204,7 @@ func TestFaultsOfANode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, c *cluster) {
 				c.Note(db, generation(1), true, need("90"))
-				pass(2 * settleTime)
+				pass(2 * askDelay)
 				c.want(t, "at first", generation(1), within, 1)
 				c.Set("node-2", tt.answer, tt.err)
 				pass(calmInterval)
@@ -229,7 +229,7 @@ func TestFaultsOfANode(t *testing.T) {
 func TestNodesComeAndGo(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.Note(db, generation(1), true, need("90"))
-		pass(2 * settleTime)
+		pass(2 * askDelay)
 		c.want(t, "at first", generation(1), within, 1)
 		nodes, pods := c.client.CoreV1().Nodes(), c.client.CoreV1().Pods("kube-system")
 		if err := pods.Delete(t.Context(), "agent-node-2", metav1.DeleteOptions{}); err != nil {
@@ -258,7 +258,7 @@ func TestAllNeedsCount(t *testing.T) {
 		audited := generation(1)
 		audited.Audited = true
 		c.Note(db, audited, true, need("90"), Need{"Namespace", "40"})
-		pass(2 * settleTime)
+		pass(2 * askDelay)
 		c.want(t, "audited", generation(1), "", 1)
 		c.Note(db, generation(1), true, need("90"), Need{"Namespace", "60"})
 		pass(patience / 2)
@@ -268,7 +268,7 @@ func TestAllNeedsCount(t *testing.T) {
 		for _, node := range []string{"node-1", "node-2", "node-3"} {
 			c.Set(node, a, nil)
 		}
-		pass(2 * settleTime)
+		pass(2 * askDelay)
 		c.want(t, "when its namespace is known", generation(1), strings.Replace(within, "1.0 s", "31s", 1), 1)
 	})
 }
@@ -435,7 +435,7 @@ func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
 		}
 		named := func(name string) Policy { return Policy{db.Kind, types.NamespacedName{Namespace: "shop", Name: name}} }
 		add := func(name string, status metav1.ConditionStatus, late time.Time) {
-			c.tracks[named(name)] = &track{Revision: generation(1), needs: []Need{need("90")}, all: status == metav1.ConditionTrue, late: late, report: Text{Status: status}}
+			c.policies[named(name)] = &followed{Revision: generation(1), needs: []Need{need("90")}, all: status == metav1.ConditionTrue, late: late, report: Text{Status: status}}
 		}
 		if !c.again.AllowN(time.Now(), againBurst) {
 			t.Fatal("the budget is too small")
@@ -457,8 +457,8 @@ func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
 		var order []string
 		for range 5 {
 			time.Sleep(time.Second)
-			paid, _ := c.pay()
-			for _, p := range paid {
+			granted, _ := c.showWaiting()
+			for _, p := range granted {
 				order = append(order, p.Name)
 			}
 		}
@@ -468,8 +468,8 @@ func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
 		if !c.MayShow(named("a"), generation(1), true) || c.MayShow(named("d"), generation(1), true) {
 			t.Error("what has had its turn is not shown, or what is in doubt is")
 		}
-		c.tracks[named("d")].late = time.Time{}
-		if paid, _ := c.pay(); len(paid) != 1 {
+		c.policies[named("d")].late = time.Time{}
+		if granted, _ := c.showWaiting(); len(granted) != 1 {
 			t.Error("what is no longer in doubt is not shown")
 		}
 	})
@@ -482,7 +482,7 @@ func TestAnswersAreNewerThanTheChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.tracks[db] = &track{Revision: generation(1), needs: []Need{need("90")}, since: r.started.Add(1), late: r.started.Add(1)}
+	c.policies[db] = &followed{Revision: generation(1), needs: []Need{need("90")}, since: r.started.Add(1), late: r.started.Add(1)}
 	if changed, _ := c.evaluate(r); len(changed) > 0 {
 		t.Error("an answer from before the change counts")
 	}
@@ -495,12 +495,12 @@ func TestAnswersAreNewerThanTheChange(t *testing.T) {
 func TestForgottenPolicies(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.Note(db, generation(1), true, need("90"))
-		pass(2 * settleTime)
+		pass(2 * askDelay)
 		c.Forget(db)
 		c.want(t, "forgotten", generation(1), "", 1)
 		c.Note(db, generation(1), true, need("90"))
 		c.ForgetKind("Other")
-		pass(2 * settleTime)
+		pass(2 * askDelay)
 		c.want(t, "after another kind is forgotten", generation(1), within, 1)
 		c.ForgetKind(db.Kind)
 		c.want(t, "after the kind is forgotten", generation(1), "", 0)
@@ -551,7 +551,7 @@ func TestPodsThatAreNotKnownByAddress(t *testing.T) {
 			inBubble(t, func(t *testing.T, c *cluster) {
 				c.Set("node-2", tt.answer, nil)
 				c.Note(db, generation(1), true, need("90"))
-				pass(2 * settleTime)
+				pass(2 * askDelay)
 				c.want(t, "soon", generation(1), tt.want, 1)
 			})
 		})
@@ -567,7 +567,7 @@ func TestPodsThatAreNotKnownByAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, c *cluster) {
 				c.Note(db, generation(1), true, need("90"))
-				pass(2 * settleTime)
+				pass(2 * askDelay)
 				c.want(t, "at first", generation(1), within, 1)
 				c.Set("node-2", unsure(ofDB), nil)
 				c.Set("node-1", also.answer, also.err)
@@ -591,7 +591,7 @@ func TestPodsThatAreNotKnownByAddress(t *testing.T) {
 // askNow has agents asked soon, because of a policy whose report changes then.
 func (c *cluster) askNow(name string) {
 	c.Note(Policy{"NetworkPolicy", types.NamespacedName{Namespace: "other", Name: name}}, generation(1), true, need("90"))
-	pass(2 * settleTime)
+	pass(2 * askDelay)
 }
 
 // Pods that are uncertain now and then cost no more writes than nodes that come and go, and no text that

@@ -34,11 +34,11 @@ func running(t *testing.T) (*Blocker, *fakeTable) {
 	return b, f
 }
 
-// settles starts a call of Settled, and returns a function that reports whether it has ended.
-func settles(t *testing.T, b *Blocker) (ended func() bool) {
+// waits starts a call of WaitMarked, and returns a function that reports whether it has ended.
+func waits(t *testing.T, b *Blocker) (ended func() bool) {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- b.Settled(t.Context()) }()
+	go func() { done <- b.WaitMarked(t.Context()) }()
 	return func() bool {
 		synctest.Wait()
 		select {
@@ -56,8 +56,8 @@ func settles(t *testing.T, b *Blocker) (ended func() bool) {
 var toServer = packet.Packet{Src: netip.MustParseAddrPort("10.0.0.1:1"), Dst: netip.MustParseAddrPort("10.0.0.2:80"), Proto: packet.TCP}
 
 // An entry that appears after the first check, because its packet was accepted just before, is blocked
-// when Settled returns: of a class that the agent has decided, and of an address that was not selected.
-func TestSettledCoversLateEntries(t *testing.T) {
+// when WaitMarked returns: of a class that the agent has decided, and of an address that was not selected.
+func TestWaitMarkedCoversLateEntries(t *testing.T) {
 	for name, change := range map[string]Change{
 		"decided":      {Addrs: []netip.Addr{toServer.Dst.Addr()}},
 		"not selected": {Answered: []netip.Addr{toServer.Dst.Addr()}},
@@ -69,7 +69,7 @@ func TestSettledCoversLateEntries(t *testing.T) {
 					b.Accepted(toServer, false)
 				}
 				b.Set(always(Block, nil), change)
-				ended := settles(t, b)
+				ended := waits(t, b)
 				synctest.Wait()
 				time.Sleep(soonAfter / 2)
 				f.edit(func() { f.add(toServer.Proto, toServer.Src.String(), toServer.Dst.String()) })
@@ -88,9 +88,9 @@ func TestSettledCoversLateEntries(t *testing.T) {
 	}
 }
 
-// While connections cannot be listed, nothing is settled, and nothing is healthy until enough passes
+// While connections cannot be listed, no call returns, and nothing is healthy until enough passes
 // are made.
-func TestSettledWaitsForAPassAfterAnError(t *testing.T) {
+func TestWaitMarkedWaitsForAPassAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, f := running(t)
 		b.Accepted(toServer, false)
@@ -99,7 +99,7 @@ func TestSettledWaitsForAPassAfterAnError(t *testing.T) {
 			f.refused = errors.New("not permitted")
 		})
 		b.Set(always(Block, nil), Change{Addrs: []netip.Addr{toServer.Dst.Addr()}})
-		ended := settles(t, b)
+		ended := waits(t, b)
 		time.Sleep(time.Second)
 		if ended() || b.Healthy() == nil {
 			t.Error("it ends although the mark cannot be set")
@@ -120,15 +120,15 @@ func TestSettledWaitsForAPassAfterAnError(t *testing.T) {
 	})
 }
 
-func TestSettledWithoutAChange(t *testing.T) {
+func TestWaitMarkedWithoutAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := running(t)
-		if err := b.Settled(t.Context()); err != nil {
+		if err := b.WaitMarked(t.Context()); err != nil {
 			t.Error(err)
 		}
 		began := time.Now()
 		b.Set(always(Unblock, nil), Change{})
-		if err := b.Settled(t.Context()); err != nil || time.Since(began) > 0 {
+		if err := b.WaitMarked(t.Context()); err != nil || time.Since(began) > 0 {
 			t.Errorf("it took %v: %v", time.Since(began), err)
 		}
 	})
@@ -150,8 +150,8 @@ func TestNotHealthyUntilRechecked(t *testing.T) {
 	})
 }
 
-// Changes without a call of Settled, because another agent writes the table, take bounded memory.
-func TestChangesThatAreNeverSettledAreBounded(t *testing.T) {
+// Changes without a call of WaitMarked, because another agent writes the table, take bounded memory.
+func TestChangesThatAreNeverWaitedForAreBounded(t *testing.T) {
 	b, _ := newFake(t)
 	many := make([]netip.Addr, maxChanged)
 	for i := range many {

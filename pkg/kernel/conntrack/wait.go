@@ -5,12 +5,12 @@ import (
 	"errors"
 )
 
-// Settled returns when every connection has the mark that the latest Evaluator wants, or with the
+// WaitMarked returns when every connection has the mark that the latest Evaluator wants, or with the
 // error of ctx. That includes the connections that were accepted until the call: by an earlier
 // Evaluator, or by nftables while it selected no such packets. The caller calls it when the latest
 // Evaluator decides all packets of new connections.
-func (b *Blocker) Settled(ctx context.Context) error {
-	s := &settlement{done: make(chan struct{})}
+func (b *Blocker) WaitMarked(ctx context.Context) error {
+	s := &waiter{done: make(chan struct{})}
 	b.mu.Lock()
 	s.since, b.since = b.since, Change{}
 	if !s.since.empty() {
@@ -40,7 +40,7 @@ func (b *Blocker) Healthy() error {
 	return nil
 }
 
-// remember adds a change to those since the last call of Settled. If that does not come because
+// remember adds a change to those since the last call of WaitMarked. If that does not come because
 // another agent writes the table, many changes become a pass. It is called with the mutex held.
 func (b *Blocker) remember(change Change) {
 	b.since.add(change)
