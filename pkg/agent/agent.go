@@ -102,9 +102,8 @@ func Run(ctx context.Context, cfg Config) error {
 func (a *agent) publishing() stages {
 	st := a.steering
 	return stages{
-		{name: "domain names", loops: []loop{a.names.Run}, off: !a.cfg.learnsNames(),
-			follow: func(_ context.Context, c change) { a.names.Follow(c.snapshot) },
-			why:    "what a pod learns from DNS is kept before its policies need it"},
+		{name: "preparation", follow: a.prepare,
+			why: "modules keep what a pod learns before its policies need it"},
 		{name: "address reuse", follow: st.followOwners, joint: true, loops: []loop{st.reuse.Run},
 			ready: because("connections of stale addresses are not removed", st.reuse.Healthy),
 			why:   "packets of an address wait before the policies of its new pod are evaluated"},
@@ -113,8 +112,8 @@ func (a *agent) publishing() stages {
 		{name: "nftables", follow: st.follow, joint: true, loops: []loop{st.steerer.Run}, ready: because("steering", st.steerer.Healthy),
 			leave: func() { a.place.Leave(st.steerer) },
 			why:   "what it queues from now on is decided by this snapshot"},
-		{name: "remembered verdicts", follow: a.forget, loops: []loop{a.verdicts.Run}, off: a.verdicts == nil,
-			why: "only this snapshot decides, so what the kernel forgets does not come back"},
+		{name: "withdrawal", follow: a.withdraw,
+			why: "only this snapshot decides, so what modules take back does not come back"},
 		{name: "established connections", follow: a.block, loops: []loop{a.blocker.Run},
 			why: "no earlier snapshot accepts packets any more, so what is blocked does not begin again"},
 		{name: "report", follow: a.metrics.published,
@@ -137,6 +136,8 @@ func (a *agent) services() stages {
 			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)).With("GET /table", http.HandlerFunc(a.table)), a.cfg.ProbeSocket)
 		}}},
 		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
+		{name: "domain names", off: !a.cfg.learnsNames(), loops: []loop{a.names.Run}},
+		{name: "remembered verdicts", off: a.verdicts == nil, loops: []loop{a.verdicts.Run}},
 		{name: "saved names", off: a.saved == nil, begin: a.saved.Load, loops: []loop{a.saved.Run}},
 		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run, sources.bridges.Run},
 			ready: because("interfaces", sources.links.Healthy)},

@@ -40,6 +40,8 @@ func (noNames) learned() policy.Learned { return nil }
 
 func (noNames) why() explainer { return nil }
 
+func (noNames) Follow(*policy.Snapshot) {}
+
 func (noNames) addSets(*steer.Sets, *policy.Snapshot) {}
 
 // newObserver returns the observer, which calls changed whenever the resolvers change.

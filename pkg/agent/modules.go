@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
@@ -32,12 +33,38 @@ func (a *agent) newParts() (parts []module.Part) {
 	return parts
 }
 
-// modules returns the stages of the modules, which follow no snapshots.
+// modules returns the stages of the modules, which follow snapshots by prepare and withdraw.
 func (a *agent) modules() (all stages) {
 	for i, p := range a.parts {
-		all = append(all, stage{name: a.cfg.Modules[i].Name, loops: p.Loops})
+		all = append(all, stage{name: a.cfg.Modules[i].Name, begin: p.Begin, loops: p.Loops, ready: p.Ready})
 	}
 	return all
+}
+
+// prepare prepares modules for a snapshot.
+func (a *agent) prepare(_ context.Context, c change) {
+	a.names.Follow(c.snapshot)
+	for _, p := range a.parts {
+		if p.Prepare != nil {
+			p.Prepare(c.snapshot)
+		}
+	}
+}
+
+// withdraw lets modules take back what a new snapshot reverses.
+func (a *agent) withdraw(ctx context.Context, c change) {
+	if c.before == nil {
+		return // nothing was decided before the first snapshot
+	}
+	affected := c.affected()
+	if a.verdicts != nil {
+		a.verdicts.Changed(ctx, affected.Addrs, affected.All)
+	}
+	for _, p := range a.parts {
+		if p.Withdraw != nil {
+			p.Withdraw(ctx, affected.Addrs, affected.All)
+		}
+	}
 }
 
 // setSandboxes replaces the sandboxes of this node.

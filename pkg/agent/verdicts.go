@@ -31,15 +31,6 @@ func (c Config) rememberMark() uint32 {
 	return c.Marks.Lower
 }
 
-// forget removes from the kernel the remembered verdicts that the new snapshot reverses.
-func (a *agent) forget(ctx context.Context, c change) {
-	if c.before == nil {
-		return // nothing is remembered before the first snapshot
-	}
-	affected := c.affected()
-	a.verdicts.Changed(ctx, affected.Addrs, affected.All)
-}
-
 // rememberedVerdicts are the verdicts in the table of an agent.
 type rememberedVerdicts struct{ agent *agent }
 

@@ -30,6 +30,15 @@ type Module struct {
 
 // Part is what a module adds to an agent. Nil fields are not used.
 type Part struct {
+	// Begin is called before any loop of this module, and before the cluster is read.
+	Begin func(context.Context)
+	// Prepare is called with each snapshot before it decides packets.
+	Prepare func(*policy.Snapshot)
+	// Withdraw is called with each snapshot but the first, once it alone decides packets: what follows
+	// from earlier decisions about these addresses, or all of them, may be wrong.
+	Withdraw func(ctx context.Context, addrs []netip.Addr, all bool)
+	// Ready returns why the agent is not ready because of this module.
+	Ready func() error
 	// Tap observes packets.
 	Tap event.Tap
 	// Sandboxes is called with the sandboxes of this node, newest first, when they change. It may keep
