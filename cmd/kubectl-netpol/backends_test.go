@@ -170,9 +170,9 @@ func TestAddressesOfServices(t *testing.T) {
 		"a cluster IP as client":   {sliceOfAPI, "explain 10.96.0.1 x/b --port 80", 0, "172.18.0.2 -> x/b, TCP 80: allowed\n"},
 		"and says who connects":    {sliceOfAPI, "explain 10.96.0.1 x/b --port 80", 0, "no packet comes from it: clients are what stands behind it, 172.18.0.2.\n"},
 		"the API server as client": {sliceOfAPI, "explain default/svc/kubernetes x/b --port 80", 0, "172.18.0.2 -> x/b, TCP 80: allowed\n"},
-		"the matrix of a NodePort": {"", "matrix --from x/a --to 192.168.0.1 --port 30081 -o list", 0, "TCP 30081 of each node is a NodePort of service x/b; policies see what stands behind it: x/b at TCP 9090\n"},
-		"the matrix of a name":     {sliceOfAPI, "matrix --from x/a --to default/svc/kubernetes --port 443 -o list", 0, "172.18.0.2 at TCP 6443\n"},
-		"the matrix of a client":   {sliceOfAPI, "matrix --from 10.96.0.1 --to x/b --port 443 -o list", 0, "no packet comes from it"},
+		"the matrix of a NodePort": {"", "matrix --from x/a --to 192.168.0.1 --port 30081", 0, "TCP 30081 of each node is a NodePort of service x/b; policies see what stands behind it: x/b at TCP 9090\n"},
+		"the matrix of a name":     {sliceOfAPI, "matrix --from x/a --to default/svc/kubernetes --port 443", 0, "172.18.0.2 at TCP 6443\n"},
+		"the matrix of a client":   {sliceOfAPI, "matrix --from 10.96.0.1 --to x/b --port 443", 0, "no packet comes from it"},
 		"another protocol":         {"", "explain x/a 10.96.0.2 --port 80 --protocol UDP", 2, "which has no port UDP 80"},
 		"nothing is known":         {"", "explain x/a 10.96.0.3 --port 80", 2, "what is behind it is not known"},
 		"pods of that family":      {"", "explain x/a fd96::2 --port 80", 0, "Egress of x/a (fd00::1 on"},
@@ -189,9 +189,9 @@ func TestAddressesOfServices(t *testing.T) {
 		"of one, in the range":     {rangeOfServices, "explain x/a 10.96.0.2 --port 80", 0, "x/a -> x/b, TCP 8080: allowed\n"},
 		"beside the range":         {rangeOfServices, "explain x/a 203.0.113.44 --port 80", 0, "x/a -> 203.0.113.44, TCP 80: allowed\n"},
 		"a block of the range":     {rangeOfServices, "check --fail-on none", 0, "10.96.0.0/12 is in the range of Services 10.96.0.0/12"},
-		"the matrix":               {sliceOfAPI, "matrix --from x/a --to 10.96.0.1 --port 443 -o list", 0, "10.96.0.1 is an address of service default/kubernetes; policies see what stands behind its port 443: 172.18.0.2 at TCP 6443\n"},
-		"the matrix of ports":      {"", "matrix --from x/a --to 10.96.0.2 -o csv", 0, "8080/TCP"},
-		"matrix, and the ports":    {"", "matrix --from x/a --to 10.96.0.2 --to 203.0.113.99 --port 80 -o csv", 2, "--port: the Services in --to have different target ports"},
+		"the matrix":               {sliceOfAPI, "matrix --from x/a --to 10.96.0.1 --port 443", 0, "10.96.0.1 is an address of service default/kubernetes; policies see what stands behind its port 443: 172.18.0.2 at TCP 6443\n"},
+		"the matrix of ports":      {"", "matrix --from x/a --to 10.96.0.2", 0, "8080/TCP"},
+		"matrix, and the ports":    {"", "matrix --from x/a --to 10.96.0.2 --to 203.0.113.99 --port 80", 2, "--port: the Services in --to have different target ports"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := call(t, servicesOf+tc.more, tc.command+" -f -")

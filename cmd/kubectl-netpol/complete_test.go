@@ -36,7 +36,7 @@ func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
 		"mat":                              "matrix",
 		"matrix --by ":                     "workload pod namespace",
-		"matrix -o m":                      "markdown mermaid",
+		"matrix -o ":                       "table json",
 		"matrix --color a":                 "auto always",
 		"explain -o ":                      "text json policy",
 		"check -o ":                        "text json sarif github junit",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,52 +21,6 @@ type edge struct {
 // reachesAny reports whether some of the pods reach anything.
 func reachesAny(o *reachability.Overview, row, column int) bool {
 	return o.Cell(row, column) != [2]int32{}
-}
-
-// edges yields the cells in which something is reached, except that of a pod and itself.
-func edges(o *reachability.Overview) func(yield func(edge) bool) {
-	return func(yield func(edge) bool) {
-		for row := range o.From {
-			for column := range o.To {
-				from, to := &o.From[row], &o.To[column]
-				itself := from.String() == to.String() && !from.Replicated && len(from.Members) == 1
-				if itself || !reachesAny(o, row, column) {
-					continue
-				}
-				if !yield(edge{from, to, row, column}) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// printCSV writes a line for each pair that reaches something.
-func printCSV(w io.Writer, o *reachability.Overview) error {
-	out := csv.NewWriter(w)
-	err := out.Write([]string{"from_namespace", "from", "to_namespace", "to", "ports", "some_pods_only"})
-	for e := range edges(o) {
-		every, some := o.Every(e.row, e.column).String(), o.Some(e.row, e.column).String()
-		if o.Port != (reachability.Port{}) {
-			every, some = onlyPort(every, o.Port), onlyPort(some, o.Port)
-		}
-		if err == nil {
-			err = out.Write([]string{e.from.Namespace, e.from.Name, e.to.Namespace, e.to.Name, every, some})
-		}
-	}
-	out.Flush()
-	if err == nil {
-		err = out.Error()
-	}
-	return err
-}
-
-// onlyPort replaces "all ports" by the only port that was looked at.
-func onlyPort(ports string, p reachability.Port) string {
-	if ports == "" {
-		return ""
-	}
-	return strings.TrimPrefix(p.String()+"/"+p.Proto.String(), "/")
 }
 
 // nodes returns the sides of both directions ordered by name, and the index of each name.
@@ -93,76 +46,6 @@ func edgeLabel(o *reachability.Overview, e edge) string {
 	}
 	text, _ := cellOf(o, e.row, e.column)
 	return text
-}
-
-// grouped yields the namespaces with the indexes of their sides.
-func grouped(sides []*reachability.Side) func(yield func(group string, members []int) bool) {
-	groups := map[string][]int{}
-	for i, s := range sides {
-		group := newHeading(s).group
-		groups[group] = append(groups[group], i)
-	}
-	return func(yield func(string, []int) bool) {
-		for _, group := range slices.Sorted(maps.Keys(groups)) {
-			if !yield(group, groups[group]) {
-				return
-			}
-		}
-	}
-}
-
-// printDot writes the overview for Graphviz. Arrows of connections that only some pods have
-// are dashed.
-func printDot(w io.Writer, o *reachability.Overview) error {
-	out := bufio.NewWriter(w)
-	sides, index := nodes(o)
-	fmt.Fprint(out, "digraph netpol {\n  rankdir=LR\n  node [shape=box]\n")
-	cluster := 0
-	for group, members := range grouped(sides) {
-		fmt.Fprintf(out, "  subgraph cluster_%d {\n    label=%q\n", cluster, group)
-		cluster++
-		for _, i := range members {
-			fmt.Fprintf(out, "    n%d [label=%q]\n", i, newHeading(sides[i]).label)
-		}
-		fmt.Fprintln(out, "  }")
-	}
-	for e := range edges(o) {
-		dashed := ""
-		if !o.Some(e.row, e.column).Empty() {
-			dashed = " style=dashed"
-		}
-		fmt.Fprintf(out, "  n%d -> n%d [label=%q%s]\n", index[e.from.String()], index[e.to.String()], edgeLabel(o, e), dashed)
-	}
-	fmt.Fprintln(out, "}")
-	return out.Flush()
-}
-
-// printMermaid writes the overview as a Mermaid flowchart, which GitHub and GitLab render.
-// Arrows of connections that only some pods have are dotted.
-func printMermaid(w io.Writer, o *reachability.Overview) error {
-	out := bufio.NewWriter(w)
-	sides, index := nodes(o)
-	fmt.Fprintln(out, "flowchart LR")
-	cluster := 0
-	for group, members := range grouped(sides) {
-		fmt.Fprintf(out, "  subgraph g%d[%q]\n", cluster, group)
-		cluster++
-		for _, i := range members {
-			fmt.Fprintf(out, "    n%d[%q]\n", i, newHeading(sides[i]).label)
-		}
-		fmt.Fprintln(out, "  end")
-	}
-	for e := range edges(o) {
-		arrow := "-->"
-		if !o.Some(e.row, e.column).Empty() {
-			arrow = "-.->"
-		}
-		if label := edgeLabel(o, e); label != "" {
-			arrow += fmt.Sprintf("|%q|", label)
-		}
-		fmt.Fprintf(out, "  n%d %s n%d\n", index[e.from.String()], arrow, index[e.to.String()])
-	}
-	return out.Flush()
 }
 
 // printMatrixJSON writes an overview on one line. With one port, cells are true or false:
@@ -356,72 +239,4 @@ func (j *jsonWriter) cells(o *reachability.Overview) {
 			})
 		}
 	})
-}
-
-// yamlCell returns a line break and the line of a cell, or "" if nothing is reached.
-func yamlCell(column string, o *reachability.Overview, row, columnIndex int) string {
-	every, some := o.Every(row, columnIndex), o.Some(row, columnIndex)
-	switch {
-	case o.Port != (reachability.Port{}):
-		return fmt.Sprintf("\n    %q: %v", column, !every.Empty())
-	case every.Empty() && some.Empty():
-		return ""
-	case some.Empty():
-		return fmt.Sprintf("\n    %q: {ports: %s}", column, flow(every.Strings()))
-	}
-	return fmt.Sprintf("\n    %q: {ports: %s, partly: %s}", column, flow(every.Strings()), flow(some.Strings()))
-}
-
-// printMatrixYAML writes the content of printMatrixJSON as YAML.
-func printMatrixYAML(w io.Writer, o *reachability.Overview, caveats []caveat) error {
-	out := bufio.NewWriter(w)
-	from, rowAt := sorted(o.From)
-	to, columnAt := sorted(o.To)
-	list := func(key string, names []string) {
-		fmt.Fprintf(out, "%s:\n", key)
-		for _, name := range names {
-			fmt.Fprintf(out, "- %q\n", name)
-		}
-	}
-	if o.Port == (reachability.Port{}) {
-		list("from", from)
-		list("to", to)
-		fmt.Fprintln(out, "reaches:")
-	} else {
-		fmt.Fprintf(out, "port: %q\nprotocol: %q\n", o.Port, o.Port.Proto)
-		list("pods", sideNames(o))
-		fmt.Fprintln(out, "allowed:")
-	}
-	for i, row := range rowAt {
-		cells := ""
-		for k, column := range columnAt {
-			cells += yamlCell(to[k], o, row, column)
-		}
-		if cells == "" {
-			cells = " {}"
-		}
-		fmt.Fprintf(out, "  %q:%s\n", from[i], cells)
-	}
-	if rows, columns := partlyOf(o); len(rows) > 0 && o.Port != (reachability.Port{}) {
-		fmt.Fprintln(out, "partly:")
-		for i, row := range rows {
-			fmt.Fprintf(out, "  %q: %s\n", row, flow(columns[i]))
-		}
-	}
-	j := &jsonWriter{out: out}
-	for _, c := range caveats {
-		fmt.Fprintf(out, "%s: ", c.name)
-		j.value(c.values)
-		fmt.Fprintln(out)
-	}
-	return out.Flush()
-}
-
-// flow returns strings as a YAML list on one line.
-func flow(values []string) string {
-	quoted := make([]string, len(values))
-	for i, v := range values {
-		quoted[i] = fmt.Sprintf("%q", v)
-	}
-	return "[" + strings.Join(quoted, ", ") + "]"
 }

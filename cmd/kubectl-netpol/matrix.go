@@ -52,16 +52,16 @@ With "~" before it, some pods of the two sides reach the ports and some do not.
 
 A table that is wider than the terminal has numbers for columns and letters for
 ports, or is a list where that is shorter. The width is that of COLUMNS or of the
-terminal, else 120.
+terminal, else 120. view -o html makes a page, and other forms come from JSON.
 
 Rules that allow by domain names match nothing here, because only agents know what
 pods learn from DNS; they are listed on standard error.
 
 The exit code is 0, or 2 when there is no answer.`,
 		Example: `  kubectl-netpol matrix -f ./manifests
-  kubectl-netpol matrix -n shop --port http -o markdown
+  kubectl-netpol matrix -n shop --port http -o json
   kubectl-netpol matrix --from deploy/web --from 203.0.113.9 --to svc/db -n shop
-  kubectl-netpol matrix --by namespace -o mermaid`,
+  kubectl-netpol matrix --by namespace`,
 		Args: onlyFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error { return m.run(cmd) },
 	}
@@ -71,7 +71,7 @@ The exit code is 0, or 2 when there is no answer.`,
 	cmd.Flags().StringArrayVar(&m.to, "to", nil, "server, as for --from; may be repeated")
 	cmd.Flags().StringVar(&m.by, "by", "workload", "what rows and columns are: pod, workload or namespace")
 	cmd.Flags().StringVarP(&m.selector, "selector", "l", "", "show only pods with these labels, as in kubectl get -l; sides of --from and --to are shown anyway. One that is not a selector is an error")
-	cmd.Flags().StringVarP(&m.output, "output", "o", "table", "table, wide (a table with names for columns, however wide), list, markdown, csv, json, yaml, dot or mermaid")
+	cmd.Flags().StringVarP(&m.output, "output", "o", "table", "table or json")
 	cmd.Flags().StringVar(&m.color, "color", "auto", "auto, always or never; auto colours on terminals unless NO_COLOR is set")
 	return cmd
 }
@@ -321,21 +321,10 @@ func (m *matrixOptions) print(cmd *cobra.Command, o *reachability.Overview, s st
 	if len(m.exposures) > 0 {
 		caveats = append(caveats, caveat{"exposed", m.exposures})
 	}
-	switch m.output {
-	case "json":
+	if m.output == "json" {
 		return printMatrixJSON(w, o, caveats)
-	case "yaml":
-		return printMatrixYAML(w, o, caveats)
-	case "csv":
-		return errors.Join(printCSV(w, o), m.printExposures(cmd.ErrOrStderr()))
-	case "dot":
-		return errors.Join(printDot(w, o), m.printExposures(cmd.ErrOrStderr()))
-	case "mermaid":
-		return errors.Join(printMermaid(w, o), m.printExposures(cmd.ErrOrStderr()))
-	case "markdown":
-		return errors.Join(printMarkdown(w, o), m.printExposures(w))
 	}
-	return errors.Join(printTable(w, o, m.output, s), m.printExposures(w))
+	return errors.Join(printTable(w, o, s), m.printExposures(w))
 }
 
 // printExposures prints what Ingresses and routes expose of the servers.

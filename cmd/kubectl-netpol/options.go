@@ -296,7 +296,7 @@ func parseFamily(s string) (reachability.Family, error) {
 
 // outputs are the output formats of each command.
 var outputs = map[string][]string{
-	"matrix":  {"table", "wide", "list", "markdown", "csv", "json", "yaml", "dot", "mermaid"},
+	"matrix":  {"table", "json"},
 	"explain": {"text", "json", "policy"},
 	"diff":    {"text", "markdown", "json"},
 	"check":   {"text", "json", "sarif", "github", "junit"},

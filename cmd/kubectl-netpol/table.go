@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,17 +21,13 @@ const (
 )
 
 // printTable writes an overview for people: a table with names as column headings if it
-// fits, else a table with numbers or a list, whichever is shorter. The forms "wide" and
-// "list" force one of them; "table" does not.
-func printTable(w io.Writer, o *reachability.Overview, form string, s style) error {
+// fits, else a table with numbers or a list, whichever is shorter.
+func printTable(w io.Writer, o *reachability.Overview, s style) error {
 	out := bufio.NewWriter(w)
 	t := newTable(o)
-	switch {
-	case form == "list":
-		out.WriteString(listing(o, t, s))
-	case form == "wide" || t.width() <= s.width:
+	if t.width() <= s.width {
 		out.WriteString(t.render(s))
-	default:
+	} else {
 		out.WriteString(t.short(o, s))
 	}
 	printPartial(out, o, s)
@@ -321,30 +316,6 @@ func printPartial(out io.Writer, o *reachability.Overview, s style) {
 func withoutPlace(label string) string {
 	name, _, _ := strings.Cut(label, " (if in ")
 	return name
-}
-
-// printMarkdown writes the table for a page or a comment on a pull request.
-func printMarkdown(w io.Writer, o *reachability.Overview) error {
-	out := bufio.NewWriter(w)
-	what := "ports"
-	if o.Port != (reachability.Port{}) {
-		what = trafficName(o.Port)
-	}
-	fmt.Fprintf(out, "| %s |", what)
-	for column := range o.To {
-		fmt.Fprintf(out, " %s |", &o.To[column])
-	}
-	fmt.Fprintf(out, "\n| --- |%s\n", strings.Repeat(" --- |", len(o.To)))
-	for row := range o.From {
-		fmt.Fprintf(out, "| %s |", &o.From[row])
-		for column := range o.To {
-			text, _ := cellOf(o, row, column)
-			fmt.Fprintf(out, " %s |", text)
-		}
-		fmt.Fprintln(out)
-	}
-	printPartial(out, o, style{width: math.MaxInt})
-	return out.Flush()
 }
 
 func pad(s string, width int) string {
