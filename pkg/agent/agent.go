@@ -56,11 +56,13 @@ type agent struct {
 	open     func()          // closes it
 
 	// What the agent keeps in the kernel.
-	steering *steering
-	verdicts *verdictcache.Cache // nil if verdicts are not remembered
-	blocker  *conntrack.Blocker
-	blocks   bool // the blocker has a snapshot; used by its stage only
-	confirms *confirmer
+	steering   *steering
+	tableParts []steer.Part        // further parts of it
+	verdicts   *verdictcache.Cache // nil if verdicts are not remembered
+	remembered *steer.Remembered
+	blocker    *conntrack.Blocker
+	blocks     bool // the blocker has a snapshot; used by its stage only
+	confirms   *confirmer
 
 	parts []module.Part // of cfg.Modules
 }

@@ -111,6 +111,8 @@ func (a *agent) newDecisions() (err error) {
 		Taps:                  []event.Tap{a.accepted},
 	}
 	if a.cfg.RememberVerdicts != 0 {
+		a.remembered = &steer.Remembered{For: a.cfg.RememberVerdicts}
+		a.tableParts = []steer.Part{a.remembered}
 		a.verdicts = a.newVerdictCache()
 		enforcing.Remember = a.verdicts.Remember
 		enforcing.Taps = append(enforcing.Taps, a.verdicts.Tap)
@@ -194,8 +196,7 @@ func (a *agent) steererConfig(caps steer.Capabilities) steer.Config {
 		Bypass:        a.cfg.FailOpen.NoAgent,
 		Mark:          a.cfg.Marks.Decided,
 		BlockMark:     a.cfg.Marks.Lower,
-		RememberMark:  a.cfg.rememberMark(),
-		RememberFor:   a.cfg.RememberVerdicts,
+		Parts:         a.tableParts,
 		SourceCheck:   a.steering.sources.checked,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
 		Holder:        a.cfg.holder(),

@@ -170,7 +170,7 @@ func TestConnectionsThatWereNotEvaluatedAreListed(t *testing.T) {
 // newTestBlocker returns a blocker that does not run.
 func newTestBlocker(t testing.TB, reg prometheus.Registerer) *conntrack.Blocker {
 	t.Helper()
-	blocker, err := conntrack.New(conntrack.Config{Mark: steer.DefaultRememberMark, Registerer: reg})
+	blocker, err := conntrack.New(conntrack.Config{Mark: steer.DefaultLowerMark, Registerer: reg})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,8 +77,9 @@ const (
 	timeout = 5 * time.Second
 )
 
-// Remembered is a class that the kernel remembers.
-type Remembered struct {
+// Remembered is a class that the kernel remembers. It has no name of its own, so that a Kernel need
+// not import this package.
+type Remembered = struct {
 	Class  packet.Class
 	Denied bool
 	// Packets is the number of packets of the class since the kernel remembers it. For an

@@ -151,14 +151,7 @@ func answerSelectRules(cfg Config) []rule.Rule {
 		{ofStale, rule.Goto(selectChain)},
 		lateTCP.And(rule.Goto(selectChain)),
 	}
-	if cfg.remembers() {
-		for _, f := range families {
-			for _, end := range f.addresses() {
-				rules = append(rules, rule.Rule{end.In(f.set(answeredSet)), f.class().In(f.set(deniedSet)), rule.Goto(answerChain)})
-			}
-		}
-	}
-	return append(rules, rule.Rule{rule.Goto(selectChain)})
+	return slices.Concat(rules, cfg.rulesAt(beforeAnswers), []rule.Rule{{rule.Goto(selectChain)}})
 }
 
 // answerableRules queue packets that may be answered. They leave the rest, and packets that match a rule
@@ -233,12 +226,9 @@ func acceptAnswersRules(cfg Config) []rule.Rule {
 
 // blockedRules drop or answer packets of blocked connections at prerouting.
 func blockedRules(cfg Config) []rule.Rule {
-	rules := []rule.Rule{unmarkRule(cfg)}
-	switch {
-	case cfg.answers:
-		return append(rules, rule.Rule{rule.CTMark.Has(cfg.BlockMark), rule.Jump(answerBlockedChain)})
-	case cfg.BlockMark != 0:
-		return append(rules, blockedRule(cfg))
+	chain := believeChain
+	if cfg.answers {
+		chain = answerBlockedChain
 	}
-	return rules
+	return []rule.Rule{unmarkRule(cfg), {rule.CTMark.Has(cfg.BlockMark), rule.Jump(chain)}}
 }

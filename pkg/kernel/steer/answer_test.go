@@ -14,16 +14,12 @@ import (
 
 const answered = steertest.Reject
 
-func answering(c *Config) { c.BlockMark = DefaultRememberMark }
-
-func answeringRemembered(c *Config) { answering(c); remembering(c) }
-
 // refusing is an agent that denies every packet, and has the table answer those that it can answer.
 func refusing(p steertest.Packet, _ string) (steertest.Verdict, uint32) {
 	if p.QueuedAt == "postrouting" || p.ToHost {
 		return drop, p.Mark
 	}
-	return accept, p.Mark&^DefaultMark | DefaultRememberMark
+	return accept, p.Mark&^DefaultMark | DefaultLowerMark
 }
 
 // answeredSets are the sets of a node whose pods v4 and v6 are isolated and answered.
@@ -32,10 +28,10 @@ func answeredSets() Sets {
 }
 
 func TestAnsweredPackets(t *testing.T) {
-	s, fake := newFake(t, answering)
+	s, fake := newFake(t, nil)
 	mustSync(t, s, answeredSets())
 	oneWay(t, fake, pkt(peer4, v4, forwarded))
-	const blockMark = DefaultRememberMark
+	const blockMark = DefaultLowerMark
 	ack := func(p *steertest.Packet) { p.Proto, p.TCPFlags = "tcp", steertest.ACK }
 	spent := func(p *steertest.Packet) { p.SrcSpent, p.DstSpent = true, true }
 	rst := func(p *steertest.Packet) {
@@ -86,7 +82,7 @@ func TestAnsweredPackets(t *testing.T) {
 // the rules that answer are gone.
 func TestAnswersLetNoOtherPacketsPass(t *testing.T) {
 	edit := func(c *Config) {
-		answeringRemembered(c)
+		remembering(c)
 		c.EarlyUDP, c.SourceCheck, c.AuditQueue = EarlyOn, true, 110
 	}
 	for _, agent := range []steertest.Agent{refusing, accepting} {
@@ -131,7 +127,7 @@ func somePackets() iter.Seq[steertest.Packet] {
 	edits := [][]func(*steertest.Packet){
 		{proto("udp"), proto("tcp"), proto("icmp"), func(p *steertest.Packet) { p.Proto, p.TCPFlags = "tcp", 0x14 }},
 		{state(steertest.New), confirmed, state(steertest.Established), state(steertest.Related), state(steertest.Invalid)},
-		{marked(0, 0), marked(0, DefaultMark), marked(0, DefaultRememberMark), marked(DefaultRememberMark, 0), marked(DefaultMark|DefaultRememberMark, 0)},
+		{marked(0, 0), marked(0, DefaultMark), marked(0, DefaultLowerMark), marked(DefaultLowerMark, 0), marked(DefaultMark|DefaultLowerMark, 0)},
 		{func(*steertest.Packet) {}, forwarded, toHost, func(p *steertest.Packet) { p.Forwarded, p.Bridged = true, true }},
 		{func(*steertest.Packet) {}, translated, astray, fromNode},
 	}
@@ -166,7 +162,7 @@ func hasAnswers(fake *knftables.Fake) bool {
 }
 
 func TestTableAnswersFromTheFirstAnsweredPodOn(t *testing.T) {
-	s, fake := newFake(t, answering)
+	s, fake := newFake(t, nil)
 	none := answeredSets()
 	none.Answered = nil
 	mustSync(t, s, none)
@@ -191,7 +187,7 @@ func TestTableAnswersFromTheFirstAnsweredPodOn(t *testing.T) {
 		t.Errorf("%v repairs, want none", got)
 	}
 
-	next := newOn(t, fake, answering)
+	next := newOn(t, fake, nil)
 	mustSync(t, next, none)
 	if !hasAnswers(fake) {
 		t.Error("the next agent has removed base chains")
@@ -200,21 +196,18 @@ func TestTableAnswersFromTheFirstAnsweredPodOn(t *testing.T) {
 
 func TestTableDoesNotAnswerWithoutSupport(t *testing.T) {
 	for name, s := range map[string]func(*Steerer){
-		"no mark":    func(s *Steerer) { s.mayAnswer = false },
+		"off":        func(s *Steerer) { s.mayAnswer = false },
 		"old kernel": func(s *Steerer) { s.mayAnswer = Capabilities{Reject: rejectsEarly("5.4.0")}.Answers() },
 		"unknown":    func(s *Steerer) { s.mayAnswer = Capabilities{Reject: errors.New("unknown")}.Answers() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			steerer, fake := newFake(t, answering)
+			steerer, fake := newFake(t, nil)
 			s(steerer)
 			mustSync(t, steerer, answeredSets())
 			if hasAnswers(fake) {
 				t.Error("the table answers")
 			}
 		})
-	}
-	if s, _ := newFake(t, nil); s.mayAnswer {
-		t.Error("without BlockMark denied packets cannot be marked")
 	}
 	if (Capabilities{SourceCheck: errors.ErrUnsupported}).Answers() || rejectsEarly("5.9.0") != nil || rejectsEarly("linux") == nil {
 		t.Error("wrong capabilities")

@@ -3,7 +3,6 @@ package steer
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -86,9 +85,9 @@ type Config struct {
 	// packet mark of packets that it accepts, and preserves all other bits.
 	Mark uint32
 	// BlockMark is the single bit of conntrack marks that blocks a connection in both
-	// directions. This package does not set it. Zero means that no connection is blocked.
-	// In packet marks, without Mark, it is the bit that the agent sets in denied packets that the
-	// table answers; with zero, none is answered.
+	// directions. This package does not set it. In packet marks the agent sets it without Mark in
+	// denied packets that the table answers, and with Mark in accepted packets whose class the
+	// kernel may accept. In other accepted packets it must clear it.
 	BlockMark uint32
 	// Share is the number of packets per second of each local pod that go to the first
 	// queues. Packets above this rate go to the overflow queues. Zero means that there are no
@@ -100,13 +99,6 @@ type Config struct {
 	// AuditQueue is the number of the queue for packets that only audited policies select. The
 	// kernel accepts them if no process listens on it. Zero means that they are not queued.
 	AuditQueue uint16
-	// RememberMark is the single bit of packet marks that the agent sets in accepted packets
-	// whose class the kernel should remember as allowed. In other accepted packets, which have
-	// Mark, the agent must clear it. It may be the same bit as BlockMark, which is used in
-	// conntrack marks only. Zero means that no verdicts are remembered.
-	RememberMark uint32
-	// RememberFor is how long a class is remembered as allowed, in whole seconds.
-	RememberFor time.Duration
 	// Divert is the mechanism that queues packets.
 	Divert Divert
 	// EarlyUDP selects the hook for new UDP connections whose destination was
@@ -131,6 +123,8 @@ type Config struct {
 	// SourceCheck adds the chains that check the sources of packets and those that keep pods
 	// out of tunnels, see Sets.CheckSources. It is ignored on kernels without fib expressions.
 	SourceCheck bool
+	// Parts are further parts of the table. Those that the kernel lacks a feature for are left out.
+	Parts []Part
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
 
@@ -167,9 +161,6 @@ func (c Config) Validate() error {
 	if err := c.validateAudit(); err != nil {
 		errs = append(errs, err)
 	}
-	if err := c.validateRemember(); err != nil {
-		errs = append(errs, err)
-	}
 	if c.Registerer == nil {
 		errs = append(errs, errors.New("Registerer is nil"))
 	}
@@ -177,10 +168,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) checkBlockMark() error {
-	switch c.BlockMark {
-	case 0:
-		return nil
-	case c.Mark:
+	if c.BlockMark == c.Mark {
 		return errors.New("is the same bit as Mark")
 	}
 	return checkMark(c.BlockMark)

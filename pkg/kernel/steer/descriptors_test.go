@@ -30,12 +30,12 @@ func withoutDescriptors(t *testing.T, f func()) {
 func TestKernelChangesNeedNoFileDescriptor(t *testing.T) {
 	newNode(t)
 	s := newReal(t, func(c *Config) {
-		c.RememberMark, c.RememberFor, c.BlockMark = DefaultRememberMark, DefaultRememberFor, DefaultRememberMark
+		remembering(c)
 	})
 	mustSync(t, s, Sets{})
 	list := func() {
 		t.Helper()
-		if err := s.RememberedVerdicts(testContext(t), func(RememberedVerdict) {}); err != nil {
+		if err := verdictsOf(s).All(testContext(t), func(RememberedVerdict) {}); err != nil {
 			t.Error(err)
 		}
 	}

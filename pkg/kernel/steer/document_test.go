@@ -102,7 +102,7 @@ func TestDocumentShowsTable(t *testing.T) {
 			mustSync(t, newReal(t, func(c *Config) {
 				c.Divert, c.Queue, c.Queues, c.ObserveQueue, c.EarlyUDP, c.SourceCheck = tt.divert, 7100, 4, 7104, early, true
 				c.Share, c.OverflowQueue, c.AuditQueue, c.Holder.Queue = DefaultShare, 7105, 7109, 7110
-				c.RememberMark, c.RememberFor, c.BlockMark = DefaultRememberMark, DefaultRememberFor, DefaultRememberMark
+				remembering(c)
 			}), documentSets)
 			return asDocumented(listTable(t))
 		}

@@ -10,8 +10,8 @@ import (
 const (
 	// DefaultMark is the default of Marks.Decided.
 	DefaultMark uint32 = 0x1000
-	// DefaultRememberMark is the default of Marks.Lower.
-	DefaultRememberMark uint32 = 0x800
+	// DefaultLowerMark is the default of Marks.Lower.
+	DefaultLowerMark uint32 = 0x800
 
 	// kubeProxyMarks are the bits that kube-proxy's KUBE-MARK-DROP and KUBE-MARK-MASQ set.
 	kubeProxyMarks uint32 = 0x8000 | 0x4000
@@ -29,7 +29,7 @@ type Marks struct {
 // DefaultMarks lie below the bits of kube-proxy (0x4000, 0x8000), portmap (0x2000), kube-router and
 // Weave (0x10000 to 0x40000), Tailscale (0xff0000) and Calico (0xffff0000), and above that of the AWS
 // VPC plugin (0x80).
-var DefaultMarks = Marks{Decided: DefaultMark, Lower: DefaultRememberMark}
+var DefaultMarks = Marks{Decided: DefaultMark, Lower: DefaultLowerMark}
 
 // Mask returns both bits.
 func (m Marks) Mask() uint32 { return m.Decided | m.Lower }
@@ -60,8 +60,8 @@ func (m *Marks) UnmarshalText(text []byte) error {
 // meaning.
 func withLower(mark uint32) uint32 {
 	switch {
-	case mark > DefaultRememberMark:
-		return mark | DefaultRememberMark
+	case mark > DefaultLowerMark:
+		return mark | DefaultLowerMark
 	case mark > 1:
 		return mark | mark>>1
 	}

@@ -74,8 +74,8 @@ func TestMarksAreNoDecision(t *testing.T) {
 // Right after connection tracking, our bits in a connection that is not in the table yet are cleared, and
 // no others.
 func TestCopiedMarksAreCleared(t *testing.T) {
-	const both, other = DefaultMark | DefaultRememberMark, 0x4005
-	s, fake := newFake(t, func(c *Config) { c.BlockMark = DefaultRememberMark })
+	const both, other = DefaultMark | DefaultLowerMark, 0x4005
+	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{})
 	related := state(steertest.Related)
 	for _, where := range []func(*steertest.Packet){func(*steertest.Packet) {}, forwarded, toHost} {
@@ -84,7 +84,7 @@ func TestCopiedMarksAreCleared(t *testing.T) {
 			want   uint32
 		}{
 			{pkt(peer4, v4, where, related, marked(0, both|other)), other},
-			{pkt(peer6, v6, where, related, proto("tcp"), marked(0, DefaultRememberMark|other)), other},
+			{pkt(peer6, v6, where, related, proto("tcp"), marked(0, DefaultLowerMark|other)), other},
 			{pkt(peer4, v4, where, marked(0, DefaultMark|other)), other},
 			{pkt(peer4, v4, where, confirmed, marked(0, DefaultMark|other)), DefaultMark | other},
 			{pkt(peer4, v4, where, related, proto("icmp"), marked(0, DefaultMark|other)), DefaultMark | other},
@@ -101,7 +101,7 @@ func TestCopiedMarksAreCleared(t *testing.T) {
 // A packet that is decided before postrouting is not decided again there, and its record does not decide a
 // packet with other ports.
 func TestEarlyVerdictsHold(t *testing.T) {
-	for name, edit := range map[string]func(*Config){"answers": answering, "early": func(c *Config) { c.EarlyUDP = EarlyOn }} {
+	for name, edit := range map[string]func(*Config){"answers": nil, "early": func(c *Config) { c.EarlyUDP = EarlyOn }} {
 		s, fake := newFake(t, edit)
 		mustSync(t, s, answeredSets())
 		for _, p := range []steertest.Packet{pkt(peer4, v4, forwarded, translated), pkt(peer6, v6, forwarded, translated)} {

@@ -241,9 +241,6 @@ func sortOverrides(keys []overrideKey) {
 // them. Those of an earlier agent stay until the marks say what they say, but do not decide about blocked
 // connections: there may be a flowtable now.
 func (s *Steerer) planOverrides(tx *nft.Transaction) {
-	if s.cfg.BlockMark == 0 {
-		return
-	}
 	for _, set := range overrideSets() {
 		if !s.inherits || set.Name == reopeningSet {
 			tx.Flush(&knftables.Set{Name: set.Name})

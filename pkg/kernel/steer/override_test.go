@@ -15,8 +15,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer/steertest"
 )
 
-func blocking(c *Config) { c.BlockMark = 0x800 }
-
 func mustOverride(t *testing.T, s *Steerer, o Overrides) {
 	t.Helper()
 	if err := s.Override(testContext(t), o); err != nil {
@@ -25,7 +23,7 @@ func mustOverride(t *testing.T, s *Steerer, o Overrides) {
 }
 
 func TestOverridesDropOnlyWhatIsDenied(t *testing.T) {
-	s, fake := newFake(t, blocking)
+	s, fake := newFake(t, nil)
 	established := state(steertest.Established)
 	for _, f := range []struct{ pod, peer, other netip.Addr }{{v4, peer4, v4b}, {v6, peer6, v6b}} {
 		mustSync(t, s, Sets{Ingress: []netip.Addr{f.pod}, Egress: []netip.Addr{f.pod}, Pods: []netip.Addr{f.pod, f.other}})
@@ -84,7 +82,7 @@ func TestEndsAreDecidedAgain(t *testing.T) {
 		pod, peer netip.Addr
 		icmp      string
 	}{{v4, peer4, "icmp"}, {v6, peer6, "ipv6-icmp"}} {
-		s, fake := newFake(t, blocking)
+		s, fake := newFake(t, nil)
 		kernel := s.kernel.(*fakeKernel)
 		mustSync(t, s, Sets{Pods: []netip.Addr{f.pod}}) // no policy selects it
 		from, to := End{Addr: f.pod}, End{Addr: f.pod, Ingress: true}
@@ -161,7 +159,7 @@ func TestEndsAreDecidedAgain(t *testing.T) {
 // Overrides survive a repair of the table and elements that are gone, and nothing is written beside another
 // agent.
 func TestOverridesAreRestored(t *testing.T) {
-	s, fake := newFake(t, blocking)
+	s, fake := newFake(t, nil)
 	if err := s.Override(testContext(t), Overrides{Closed: []End{{Addr: v4}}}); !errors.Is(err, errNotInPlace) {
 		t.Errorf("before the table exists: %v", err)
 	}
@@ -197,7 +195,7 @@ func TestOverridesAreRestored(t *testing.T) {
 // changes its own overrides, but blocked connections stay blocked.
 func TestOverridesOfAnEarlierAgent(t *testing.T) {
 	for _, f := range []struct{ pod, peer, other netip.Addr }{{v4, peer4, v4b}, {v6, peer6, v6b}} {
-		earlier, fake := newFake(t, blocking)
+		earlier, fake := newFake(t, nil)
 		sets := Sets{Ingress: []netip.Addr{f.pod, f.other}, Egress: []netip.Addr{f.pod, f.other}, Pods: []netip.Addr{f.pod, f.other}}
 		mustSync(t, earlier, sets)
 		mustOverride(t, earlier, Overrides{
@@ -214,7 +212,7 @@ func TestOverridesOfAnEarlierAgent(t *testing.T) {
 			}
 		}
 		check(drop, drop, queue, queue)
-		s := newOn(t, fake, func(c *Config) { blocking(c); c.Queue = 101 })
+		s := newOn(t, fake, func(c *Config) { c.Queue = 101 })
 		if err := s.Override(testContext(t), Overrides{Complete: true}); !errors.Is(err, errNotInPlace) {
 			t.Errorf("before the table is in place: %v", err)
 		}
@@ -231,14 +229,14 @@ func TestOverridesOfAnEarlierAgent(t *testing.T) {
 
 // What is denied while an agent starts is dropped as soon as the agent has the table, in the same transaction.
 func TestOverridesBeforeTheTable(t *testing.T) {
-	earlier, used := newFake(t, blocking)
+	earlier, used := newFake(t, nil)
 	mustSync(t, earlier, Sets{})
 	for name, fake := range map[string]*knftables.Fake{
 		"no table":                    knftables.NewFake(knftables.InetFamily, TableName),
 		"a table of an earlier agent": used,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newOn(t, fake, blocking)
+			s := newOn(t, fake, nil)
 			if err := s.Override(testContext(t), Overrides{Closed: []End{{Addr: v4}}}); !errors.Is(err, errNotInPlace) {
 				t.Fatalf("before the table is in place: %v", err)
 			}
@@ -253,7 +251,7 @@ func TestOverridesBeforeTheTable(t *testing.T) {
 // The kernel has the elements as written, thousands in one transaction.
 func TestKernelOverrides(t *testing.T) {
 	newNode(t)
-	s := newReal(t, blocking)
+	s := newReal(t, nil)
 	mustSync(t, s, Sets{})
 	var all []packet.Class
 	for i := range 8192 {

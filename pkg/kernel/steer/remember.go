@@ -1,8 +1,6 @@
 package steer
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"sigs.k8s.io/knftables"
@@ -11,7 +9,7 @@ import (
 )
 
 // The kernel remembers verdicts so that it need not queue every first packet. Packets that the agent
-// accepted with RememberMark add elements to the sets of allowed classes; DenyClasses adds elements
+// accepted with both marks add elements to the sets of allowed classes; DenyClasses adds elements
 // to the sets of denied classes. Elements have a timeout, and are flushed whenever another process
 // may have added some.
 //
@@ -20,7 +18,7 @@ import (
 // them.
 const (
 	rememberedChain = "remembered" // looks up packets before they are queued
-	rememberChain   = "remember"   // for accepted packets with RememberMark
+	rememberChain   = "remember"   // for accepted packets with both marks
 	staleChain      = "stale"      // for packets of a family with a stale address
 
 	allowedSet = "allowed"
@@ -32,18 +30,25 @@ const (
 	deniedSize  = 1 << 14
 )
 
-// DefaultRememberFor is the default of Config.RememberFor.
-const DefaultRememberFor = 30 * time.Second
+// Remembered is the Part for remembered verdicts. Its methods may be called from any goroutine.
+type Remembered struct {
+	// For is how long a class is remembered as allowed, in whole seconds.
+	For time.Duration
 
-// remembers reports whether verdicts are remembered.
-func (c Config) remembers() bool { return c.RememberMark != 0 }
+	steerer *Steerer // nil until New
+	missing error    // what the kernel lacks
+}
 
-// askChain returns the chain for packets that the agent decides unless a verdict is remembered.
-func (c Config) askChain() string {
-	if c.remembers() {
-		return rememberedChain
+func (r *Remembered) part() part {
+	return part{
+		chains: r.chains, sets: verdictObjects, volatile: true, ask: rememberedChain,
+		rules: map[joint]func(Config) []rule.Rule{afterVerdict: acceptedClassRules, beforeAnswers: answeredClassRules},
 	}
-	return c.decideChain()
+}
+
+func (r *Remembered) begin(s *Steerer, caps Capabilities) bool {
+	r.steerer, r.missing = s, caps.Remember
+	return r.missing == nil
 }
 
 // verdictSet is a set of remembered verdicts.
@@ -84,11 +89,11 @@ func verdictObjects() []*knftables.Set {
 	return sets
 }
 
-func rememberChains(cfg Config) []chain {
+func (r *Remembered) chains(cfg Config) []chain {
 	return []chain{
 		{name: staleChain, rules: staleRules(cfg)},
 		{name: rememberedChain, rules: rememberedRules(cfg)},
-		{name: rememberChain, rules: rememberRules(cfg)},
+		{name: rememberChain, rules: r.rememberRules()},
 	}
 }
 
@@ -124,42 +129,30 @@ func staleRules(cfg Config) []rule.Rule {
 // rememberRules add the class of a packet. If the set is full or memory is short, the rule just ends.
 // Each rule looks up the class first, because an element should count, apart from the packet that
 // adds it, only packets that were not queued.
-func rememberRules(cfg Config) []rule.Rule {
+func (r *Remembered) rememberRules() []rule.Rule {
 	var rules []rule.Rule
 	for _, f := range families {
 		plain := f.Proto.OneOf(rule.TCP, rule.UDP) // no extension headers
 		// The statement is add, not update: packets must not renew the timeout, which bounds
 		// how long a class is allowed without the agent.
 		rules = append(rules, rule.Rule{plain, f.class().NotIn(f.set(allowedSet)),
-			rule.Add{Set: f.set(allowedSet), Key: f.class(), Seconds: uint32(cfg.RememberFor / time.Second)}})
+			rule.Add{Set: f.set(allowedSet), Key: f.class(), Seconds: uint32(r.For / time.Second)}})
 	}
 	return rules
 }
 
-// acceptedRules remember the verdict on a packet if the agent has requested it, and save the mark.
-func acceptedRules(cfg Config) []rule.Rule {
-	rules := []rule.Rule{unmarkedRule(cfg)}
-	if cfg.remembers() {
-		rules = append(rules, rule.Rule{rule.MetaMark.Has(cfg.RememberMark), rule.Jump(rememberChain)})
-	}
-	return append(rules, rule.Rule{rule.Goto(keepChain)})
+// acceptedClassRules remember the verdict on a packet if the agent has requested it.
+func acceptedClassRules(cfg Config) []rule.Rule {
+	return []rule.Rule{{rule.MetaMark.Has(cfg.BlockMark), rule.Jump(rememberChain)}}
 }
 
-// validateRemember returns an error that names every invalid field about remembered
-// verdicts.
-func (c Config) validateRemember() error {
-	if !c.remembers() {
-		return nil
+// answeredClassRules answer packets of denied classes.
+func answeredClassRules(Config) []rule.Rule {
+	var rules []rule.Rule
+	for _, f := range families {
+		for _, end := range f.addresses() {
+			rules = append(rules, rule.Rule{end.In(f.set(answeredSet)), f.class().In(f.set(deniedSet)), rule.Goto(answerChain)})
+		}
 	}
-	err := checkMark(c.RememberMark)
-	if c.RememberMark == c.Mark {
-		err = errors.New("is the same bit as Mark")
-	}
-	if err != nil {
-		err = fmt.Errorf("RememberMark %#x %w", c.RememberMark, err)
-	}
-	if c.RememberFor < time.Second || c.RememberFor%time.Second != 0 {
-		err = errors.Join(err, fmt.Errorf("RememberFor %v is not a positive number of whole seconds", c.RememberFor))
-	}
-	return err
+	return rules
 }

@@ -20,8 +20,11 @@ import (
 )
 
 func remembering(c *Config) {
-	c.RememberMark, c.RememberFor = DefaultRememberMark, DefaultRememberFor
+	c.Parts = []Part{&Remembered{For: 30 * time.Second}}
 }
+
+// verdictsOf returns the remembered verdicts in the table of s.
+func verdictsOf(s *Steerer) *Remembered { return s.cfg.Parts[0].(*Remembered) }
 
 func rememberingOneQueue(c *Config) { remembering(c); c.Queues = 1 }
 
@@ -44,7 +47,7 @@ func classes(n int) []packet.Class {
 func remembered(t *testing.T, s *Steerer) map[packet.Class]RememberedVerdict {
 	t.Helper()
 	all := make(map[packet.Class]RememberedVerdict)
-	if err := s.RememberedVerdicts(t.Context(), func(v RememberedVerdict) {
+	if err := verdictsOf(s).All(t.Context(), func(v RememberedVerdict) {
 		v.Expires = 0
 		all[v.Class] = v
 	}); err != nil {
@@ -66,7 +69,7 @@ func mustAllow(t *testing.T, all ...packet.Class) {
 
 func mustDeny(t *testing.T, s *Steerer, timeout time.Duration, all ...packet.Class) {
 	t.Helper()
-	if err := s.DenyClasses(t.Context(), all, timeout); err != nil {
+	if err := verdictsOf(s).Deny(t.Context(), all, timeout); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -79,7 +82,7 @@ func TestKernelRemembersAndForgetsVerdicts(t *testing.T) {
 	mustAllow(t, all[:6]...)
 	mustDeny(t, s, time.Hour, all[4:]...)
 	mustDeny(t, s, time.Minute, all[4:]...) // already denied
-	if err := s.ForgetVerdicts(t.Context(), all[:2], all[8:]); err != nil {
+	if err := verdictsOf(s).Forget(t.Context(), all[:2], all[8:]); err != nil {
 		t.Fatal(err)
 	}
 	want := make(map[verdictKey]int)
@@ -92,7 +95,7 @@ func TestKernelRemembersAndForgetsVerdicts(t *testing.T) {
 	// While the kernel resizes the set, a listing may lack elements or have them twice.
 	await(t, func() bool {
 		got := make(map[verdictKey]int)
-		if err := s.RememberedVerdicts(t.Context(), func(v RememberedVerdict) {
+		if err := verdictsOf(s).All(t.Context(), func(v RememberedVerdict) {
 			got[verdictKey{v.Class, v.Denied}]++
 			if v.Packets != 0 || v.Expires <= 0 || v.Expires > time.Hour {
 				t.Errorf("%+v", v)
@@ -102,7 +105,7 @@ func TestKernelRemembersAndForgetsVerdicts(t *testing.T) {
 		}
 		return maps.Equal(got, want)
 	})
-	if err := s.ForgetAllVerdicts(t.Context()); err != nil {
+	if err := verdictsOf(s).ForgetAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := remembered(t, s); len(got) > 0 {
@@ -129,11 +132,11 @@ func TestKernelForgetsWhatDoesNotExist(t *testing.T) {
 		// While the kernel resizes the set, a listing may lack elements.
 		await(t, func() bool { return len(remembered(t, s)) == len(there) })
 		kept := there[len(there)-1]
-		if err := s.ForgetVerdicts(t.Context(), all, all[:9999]); err != nil {
+		if err := verdictsOf(s).Forget(t.Context(), all, all[:9999]); err != nil {
 			t.Fatal(err)
 		}
 		await(t, func() bool { got := remembered(t, s); return len(got) == 1 && got[kept].Denied })
-		if err := s.ForgetVerdicts(t.Context(), all, all); err != nil {
+		if err := verdictsOf(s).Forget(t.Context(), all, all); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,7 +161,7 @@ func TestKernelWritesOfVerdictsAreNoExternalChanges(t *testing.T) {
 		s.Set(Sets{Ingress: []netip.Addr{all[i].Dst}})
 		mustDeny(t, s, time.Hour, all[i])
 		if i%2 == 0 {
-			if err := s.ForgetVerdicts(t.Context(), nil, all[i:i+1]); err != nil {
+			if err := verdictsOf(s).Forget(t.Context(), nil, all[i:i+1]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -250,7 +253,7 @@ func TestKernelForgetsInTableThatIsGone(t *testing.T) {
 	s := newReal(t, rememberingOneQueue)
 	mustSync(t, s, Sets{})
 	mustShell(t, "nft flush ruleset")
-	err := s.ForgetVerdicts(t.Context(), classes(2), nil)
+	err := verdictsOf(s).Forget(t.Context(), classes(2), nil)
 	var want error = unix.ENOENT
 	if s.verdicts.(*netlinkVerdicts).noDestroy {
 		want = nil // the kernel gives the same answer for expired verdicts

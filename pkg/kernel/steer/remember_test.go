@@ -1,7 +1,6 @@
 package steer
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -48,7 +47,7 @@ func allow(t *testing.T, fake *knftables.Fake, all ...packet.Class) {
 func allowedClasses(t *testing.T, s *Steerer) []packet.Class {
 	t.Helper()
 	var all []packet.Class
-	if err := s.RememberedVerdicts(t.Context(), func(v RememberedVerdict) {
+	if err := verdictsOf(s).All(t.Context(), func(v RememberedVerdict) {
 		if !v.Denied {
 			all = append(all, v.Class)
 		}
@@ -114,7 +113,7 @@ func TestRememberedClassesAreNotQueued(t *testing.T) {
 func TestMostPacketsPassFewRules(t *testing.T) {
 	s, fake := newFake(t, func(c *Config) {
 		remembering(c)
-		c.SourceCheck, c.BlockMark = true, 0x800
+		c.SourceCheck = true
 	})
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v6, v4b, v6b}, CheckSources: true, Unchecked: []string{"eth0"}, Bridges: []string{"cni0"}})
 	allow(t, fake, udpTo(v4, peer4, 80), udpTo(v6, peer6, 80))
@@ -148,12 +147,12 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 // A packet of a remembered class gets the same connection mark as an accepted one. It keeps all other
 // mark bits, and does not renew the timeout of the class.
 func TestHitIsLikeAccepted(t *testing.T) {
-	otherBits := ^(DefaultMark | DefaultRememberMark)
+	otherBits := ^(DefaultMark | DefaultLowerMark)
 	for name, edit := range variants {
 		s, fake := newFake(t, edit)
 		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
 		allow(t, fake, udpTo(peer4, v4, 80), udpTo(peer6, v6, 80))
-		for _, mark := range []uint32{0, otherBits, ^uint32(0), DefaultRememberMark | DefaultMark} {
+		for _, mark := range []uint32{0, otherBits, ^uint32(0), DefaultLowerMark | DefaultMark} {
 			for _, p := range []steertest.Packet{pkt(peer4, v4), pkt(peer6, v6), pkt(peer4, v4, forwarded, translated)} {
 				p.Mark, p.CTMark, p.DstPort = mark, mark&otherBits, 80
 				got, err := steertest.Trace(fake, p, nil)
@@ -170,11 +169,11 @@ func TestHitIsLikeAccepted(t *testing.T) {
 
 // Only a verdict of the agent adds a class, whatever marks other programs have set.
 func TestOnlyVerdictsAreRemembered(t *testing.T) {
-	const both = DefaultMark | DefaultRememberMark
+	const both = DefaultMark | DefaultLowerMark
 	verdict := func(v steertest.Verdict, set, clear uint32) steertest.Agent {
 		return func(p steertest.Packet, _ string) (steertest.Verdict, uint32) { return v, p.Mark&^clear | set }
 	}
-	remember, once, bypass := verdict(accept, both, 0), verdict(accept, DefaultMark, DefaultRememberMark), verdict(accept, 0, 0)
+	remember, once, bypass := verdict(accept, both, 0), verdict(accept, DefaultMark, DefaultLowerMark), verdict(accept, 0, 0)
 	related := func(p *steertest.Packet) { p.State, p.Proto, p.Forwarded = steertest.Related, "icmp", true }
 	for name, edit := range variants {
 		for _, tt := range []struct {
@@ -257,7 +256,7 @@ func TestRememberingDoesNotChangeVerdicts(t *testing.T) {
 			sets := randomSets(r)
 			sets.Stale = nil // packets of stale addresses are queued again at the second hook
 			with, withFake := newFake(t, edit)
-			without, withoutFake := newFake(t, func(c *Config) { edit(c); c.RememberMark = 0 })
+			without, withoutFake := newFake(t, func(c *Config) { edit(c); c.Parts = nil })
 			mustSync(t, with, sets)
 			mustSync(t, without, sets)
 			for range 400 {
@@ -273,9 +272,9 @@ func TestRememberingDoesNotChangeVerdicts(t *testing.T) {
 						case denied:
 							return drop, p.Mark
 						case remember && lasting:
-							return accept, p.Mark | DefaultMark | DefaultRememberMark
+							return accept, p.Mark | DefaultMark | DefaultLowerMark
 						}
-						return accept, (p.Mark | DefaultMark) &^ DefaultRememberMark
+						return accept, (p.Mark | DefaultMark) &^ DefaultLowerMark
 					})
 					if err != nil {
 						t.Fatal(err)
@@ -302,35 +301,6 @@ func TestRememberingDoesNotChangeVerdicts(t *testing.T) {
 	}
 }
 
-func TestConfigValidateRemember(t *testing.T) {
-	for _, tt := range []struct {
-		edit func(*Config)
-		want string
-	}{
-		{func(c *Config) {}, ""},
-		{func(c *Config) { c.BlockMark = DefaultRememberMark }, ""},
-		{func(c *Config) { c.RememberMark, c.RememberFor = 0, 0 }, ""},
-		{func(c *Config) { c.RememberMark = DefaultMark }, "RememberMark 0x1000 is the same bit as Mark"},
-		{func(c *Config) { c.RememberMark = 0x4000 }, "RememberMark 0x4000 belongs to kube-proxy"},
-		{func(c *Config) { c.RememberMark = 3 }, "RememberMark 0x3 is not exactly one bit"},
-		{func(c *Config) { c.RememberFor = 0 }, "RememberFor 0s is not a positive number of whole seconds"},
-		{func(c *Config) { c.RememberFor = 1500 * time.Millisecond }, "RememberFor 1.5s is not a positive number of whole seconds"},
-	} {
-		t.Run(cmp.Or(tt.want, "valid"), func(t *testing.T) {
-			cfg := testConfig()
-			remembering(&cfg)
-			tt.edit(&cfg)
-			got := ""
-			if err := cfg.Validate(); err != nil {
-				got = err.Error()
-			}
-			if got != tt.want {
-				t.Errorf("%q, want %q", got, tt.want)
-			}
-		})
-	}
-}
-
 // Classes that cannot be elements are ignored.
 func TestClassesThatTheKernelCannotRemember(t *testing.T) {
 	s, _ := newFake(t, remembering)
@@ -341,7 +311,7 @@ func TestClassesThatTheKernelCannotRemember(t *testing.T) {
 		{Src: mapped, Dst: mapped, Proto: packet.TCP}, {Src: v6, Dst: mapped, Proto: packet.TCP}, {Src: v4, Proto: packet.UDP},
 	}
 	mustDeny(t, s, time.Hour, all...)
-	if err := s.ForgetVerdicts(t.Context(), all, all); err != nil {
+	if err := verdictsOf(s).Forget(t.Context(), all, all); err != nil {
 		t.Error(err)
 	}
 	if got := remembered(t, s); len(got) > 0 {
@@ -353,10 +323,10 @@ func TestClassesThatTheKernelCannotRemember(t *testing.T) {
 func TestVerdictsOfTableThatIsNotInPlace(t *testing.T) {
 	all := classes(1)
 	calls := map[string]func(*Steerer) error{
-		"ForgetVerdicts":     func(s *Steerer) error { return s.ForgetVerdicts(t.Context(), all, nil) },
-		"ForgetAllVerdicts":  func(s *Steerer) error { return s.ForgetAllVerdicts(t.Context()) },
-		"DenyClasses":        func(s *Steerer) error { return s.DenyClasses(t.Context(), all, time.Second) },
-		"RememberedVerdicts": func(s *Steerer) error { return s.RememberedVerdicts(t.Context(), func(RememberedVerdict) {}) },
+		"Forget":    func(s *Steerer) error { return verdictsOf(s).Forget(t.Context(), all, nil) },
+		"ForgetAll": func(s *Steerer) error { return verdictsOf(s).ForgetAll(t.Context()) },
+		"Deny":      func(s *Steerer) error { return verdictsOf(s).Deny(t.Context(), all, time.Second) },
+		"All":       func(s *Steerer) error { return verdictsOf(s).All(t.Context(), func(RememberedVerdict) {}) },
 	}
 	check := func(t *testing.T, s *Steerer, want error) {
 		t.Helper()
@@ -366,10 +336,6 @@ func TestVerdictsOfTableThatIsNotInPlace(t *testing.T) {
 			}
 		}
 	}
-	s, _ := newFake(t, nil)
-	mustSync(t, s, Sets{})
-	check(t, s, errNotRemembering)
-
 	s, fake := newFake(t, remembering)
 	check(t, s, errNotInPlace)
 	mustSync(t, s, Sets{})
@@ -481,7 +447,7 @@ func TestVerdictsOfEarlierAgentsAreFlushed(t *testing.T) {
 		"another layout":    func(c *Config) { remembering(c); c.ObserveQueue = observeQueue },
 		"no longer in use":  func(c *Config) {},
 		"a newer agent":     func(c *Config) { remembering(c); c.Holder = handover.Holder{Started: c.Holder.Started + 1, Queue: 108} },
-		"another time":      func(c *Config) { remembering(c); c.RememberFor *= 2 },
+		"another time":      func(c *Config) { c.Parts = []Part{&Remembered{For: time.Minute}} },
 		"with other queues": func(c *Config) { remembering(c); sharing(c) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // Once the agent has accepted a packet, or the node has sent one, the connection passes in both directions,
 // and no other of the stale address.
 func TestRenewedConnectionsPass(t *testing.T) {
-	all := map[string]func(*Config){"answers": answering, "answers of remembered verdicts": answeringRemembered, "blocking": blocking}
+	all := map[string]func(*Config){"plain": nil, "remembered": remembering}
 	for name, edit := range variants {
 		all[name] = edit
 	}
@@ -26,7 +26,7 @@ func TestRenewedConnectionsPass(t *testing.T) {
 	for name, edit := range all {
 		for _, f := range []struct{ pod, peer netip.Addr }{{v4, peer4}, {v6, peer6}} {
 			t.Run(name+" "+f.pod.String(), func(t *testing.T) {
-				s, fake := newFake(t, func(c *Config) { edit(c); c.BlockMark = 0x800 })
+				s, fake := newFake(t, edit)
 				mustSync(t, s, Sets{Stale: []netip.Addr{f.pod}, ToHost: []netip.Addr{f.pod}, Answered: []netip.Addr{f.pod}})
 				mustOverride(t, s, Overrides{Again: []End{{Addr: f.pod}, {Addr: f.pod, Ingress: true}}})
 				ports := func(p *steertest.Packet) { p.SrcPort, p.DstPort, p.Proto = 40000, 80, "tcp" }
@@ -145,7 +145,7 @@ func exchangeOld(t *testing.T, client net.Conn, server *net.UDPConn) netip.AddrP
 func TestSuccessorBesideConnectionsOfItsPredecessor(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
-		s := newReal(t, func(c *Config) { rememberingOneQueue(c); c.BlockMark = 0x800 })
+		s := newReal(t, rememberingOneQueue)
 		const port = 4020
 		pod, server := n.a, n.outside.receive(t, ipv6, port)
 		mustSync(t, s, Sets{})

@@ -24,11 +24,9 @@ func configurations() []Config {
 		func(c *Config) { c.ObserveQueue = 104 },
 		func(c *Config) { c.EarlyUDP = EarlyOn },
 		func(c *Config) { c.SourceCheck = true },
-		func(c *Config) {
-			c.RememberMark, c.RememberFor, c.BlockMark = DefaultRememberMark, DefaultRememberFor, DefaultRememberMark
-		},
+		remembering,
 		func(c *Config) { c.SCTPPerPacket = true },
-		func(c *Config) { c.answers, c.BlockMark = true, DefaultRememberMark },
+		func(c *Config) { c.answers = true },
 	}
 	all := []Config{testConfig()}
 	for _, choose := range choices {
@@ -43,7 +41,8 @@ func configurations() []Config {
 // allSets returns the sets that a table can have.
 func allSets() []*knftables.Set {
 	cfg := testConfig()
-	cfg.Share, cfg.RememberMark, cfg.BlockMark, cfg.answers = DefaultShare, DefaultRememberMark, 0x800, true
+	cfg.Share, cfg.answers = DefaultShare, true
+	remembering(&cfg)
 	sets := tableSets(cfg)
 	slices.SortFunc(sets, func(a, b *knftables.Set) int { return strings.Compare(a.Name, b.Name) })
 	return sets

@@ -187,6 +187,7 @@ func tableSets(cfg Config) []*knftables.Set {
 	sets = append(sets, holderObject())
 	sets = append(sets, oneWaySets()...)
 	sets = append(sets, renewedSets()...)
+	sets = append(sets, overrideSets()...)
 	for _, p := range cfg.parts() {
 		if p.sets != nil {
 			sets = append(sets, p.sets()...)
@@ -220,6 +221,7 @@ func chains(cfg Config) []chain {
 			priority: blockedPriority,
 			rules:    blockedRules(cfg),
 		})
+	all = append(all, overrideChains(cfg)...)
 	for _, p := range cfg.parts() {
 		all = append(all, p.chains(cfg)...)
 	}
@@ -256,18 +258,13 @@ func observeChains(cfg Config) []chain {
 // overrides the one for those with overrides.
 func settledRules(cfg Config, predecessors, overrides string) []rule.Rule {
 	// If one of our bits is set here, another program set it.
-	rules := []rule.Rule{clearMark(cfg)}
-	if cfg.BlockMark != 0 {
-		// This precedes all rules that accept established connections, and is for both directions.
-		rules = append(rules, blockedRule(cfg))
-	}
+	// The second rule precedes all that accept established connections, and is for both directions.
+	rules := []rule.Rule{clearMark(cfg), blockedRule(cfg)}
 	if predecessors != "" {
 		rules = append(rules, rule.Rule{ofStale, rule.Jump(predecessors)})
 	}
-	if cfg.BlockMark != 0 {
-		rules = append(rules, rule.Rule{overridden, rule.Jump(overrides)})
-	}
 	return append(rules,
+		rule.Rule{overridden, rule.Jump(overrides)},
 		// Invalid packets do not match: they are queued like first packets.
 		rule.Rule{rule.CTState.Any(rule.Established, rule.Related), rule.Jump(currentChain)},
 		rule.Rule{rule.CTMark.Has(cfg.Mark), rule.Jump(oneWayChain)},
@@ -477,6 +474,11 @@ func showRules(cfg Config) []rule.Rule {
 	return []rule.Rule{{rule.Queue{First: cfg.ObserveQueue, Count: 1, Bypass: true}}}
 }
 
+// acceptedRules store the mark of a packet that the agent has just accepted, after parts have seen it.
+func acceptedRules(cfg Config) []rule.Rule {
+	return slices.Concat([]rule.Rule{unmarkedRule(cfg)}, cfg.rulesAt(afterVerdict), []rule.Rule{{rule.Goto(keepChain)}})
+}
+
 // unmarkedRule ends the chains after the queues for almost all packets, which the agent has not just
 // accepted.
 func unmarkedRule(cfg Config) rule.Rule {
@@ -490,7 +492,7 @@ func keepRules(cfg Config) []rule.Rule {
 	return []rule.Rule{
 		{rule.CTState.IsNot(rule.Related), rule.CTMark.Set(cfg.Mark)},
 		expected.And(rule.CTMark.Set(cfg.Mark)),
-		{rule.MetaMark.Clear(cfg.Mark | cfg.RememberMark)},
+		{rule.MetaMark.Clear(cfg.Mark | cfg.BlockMark)},
 		{ofStale, rule.Jump(renewChain)},
 		{rule.CTState.Any(rule.New, rule.Related), noICMP, rule.Goto(recordChain)},
 	}
@@ -498,6 +500,6 @@ func keepRules(cfg Config) []rule.Rule {
 
 // clearMark clears our bits of the packet mark, and preserves all other bits.
 func clearMark(cfg Config) rule.Rule {
-	ours := cfg.Mark | cfg.RememberMark | cfg.BlockMark
+	ours := cfg.Mark | cfg.BlockMark
 	return rule.Rule{rule.MetaMark.Has(ours), rule.MetaMark.Clear(ours)}
 }

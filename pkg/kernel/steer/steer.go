@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,7 +134,7 @@ func newTable(cfg Config) (*nft.Table, error) {
 // newSteerer requires a valid Config without automatic choices.
 func newSteerer(cfg Config, caps Capabilities, t table, k kernel, v verdictKernel) *Steerer {
 	s := &Steerer{cfg: cfg, divert: cfg.Divert, table: t, kernel: k, verdicts: v, former: netlinkFormer{}, health: errNotSynced,
-		mayAnswer: cfg.BlockMark != 0 && caps.Answers(),
+		mayAnswer: caps.Answers(),
 		overrides: make(map[overrideKey]struct{}), inherits: true,
 		onStandby: make(chan struct{}, 1), tableLock: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
@@ -141,6 +142,7 @@ func newSteerer(cfg Config, caps Capabilities, t table, k kernel, v verdictKerne
 		RetryInterval: retryInterval,
 		MaxInterval:   verifyInterval,
 	}, s.sync)
+	s.cfg.Parts = slices.DeleteFunc(slices.Clone(cfg.Parts), func(p Part) bool { return !p.begin(s, caps) })
 	s.metrics = newMetrics(cfg.Registerer, s)
 	s.metrics.describeKernel(caps)
 	return s
@@ -231,8 +233,7 @@ func (s *Steerer) Run(ctx context.Context) error {
 	logger.Info("Steering started", "table", TableName, "divert", s.divert,
 		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "observeQueue", s.cfg.ObserveQueue, "bypass", s.cfg.Bypass,
 		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP, "sourceCheck", s.cfg.SourceCheck,
-		"share", s.cfg.Share, "overflowQueue", s.cfg.OverflowQueue, "auditQueue", s.cfg.AuditQueue,
-		"rememberMark", fmt.Sprintf("%#x", s.cfg.RememberMark), "rememberFor", s.cfg.RememberFor)
+		"share", s.cfg.Share, "overflowQueue", s.cfg.OverflowQueue, "auditQueue", s.cfg.AuditQueue)
 	ctx = klog.NewContext(ctx, logger)
 	var listening sync.WaitGroup
 	tried := make(chan struct{})

@@ -40,7 +40,7 @@ var (
 )
 
 func testConfig() Config {
-	return Config{Queue: 100, Queues: 4, Mark: DefaultMark, Registerer: prometheus.NewRegistry(),
+	return Config{Queue: 100, Queues: 4, Mark: DefaultMark, BlockMark: DefaultLowerMark, Registerer: prometheus.NewRegistry(),
 		Holder: handover.Holder{Started: 123456, Queue: 109}, Agents: onlyAgent{}}
 }
 
@@ -109,13 +109,12 @@ func TestRulesetMatchesGoldenFiles(t *testing.T) {
 		edit func(*Config)
 	}{
 		{"queue.nft", nil},
-		{"queue-bypass.nft", func(c *Config) { c.Bypass = true }},
 		{"queue-single-sctp.nft", func(c *Config) { c.Queues, c.SCTPPerPacket = 1, true }},
-		{"queue-share.nft", func(c *Config) { c.Share, c.OverflowQueue = DefaultShare, 105 }},
-		{"queue-audit.nft", func(c *Config) { c.AuditQueue = 109 }},
-		{"queue-observe.nft", func(c *Config) { c.ObserveQueue = 104 }},
-		{"queue-sources.nft", func(c *Config) { c.SourceCheck = true }},
-		{"queue-observe-early.nft", func(c *Config) { c.ObserveQueue, c.EarlyUDP = 104, EarlyOn }},
+		{"queue-observe-early.nft", func(c *Config) { c.ObserveQueue, c.EarlyUDP, c.Bypass = 104, EarlyOn, true }},
+		{"default.nft", func(c *Config) {
+			remembering(c)
+			c.Share, c.OverflowQueue, c.AuditQueue, c.ObserveQueue, c.SourceCheck = DefaultShare, 105, 109, 104, true
+		}},
 	} {
 		t.Run(tt.file, func(t *testing.T) {
 			s, fake := newFake(t, tt.edit)
@@ -380,7 +379,7 @@ func TestLatencyCountsEachChangeOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fake := knftables.NewFake(knftables.InetFamily, TableName)
 			nft := &interrupted{Fake: fake, during: func() {}}
-			s, err := newFakeSteerer(Config{Queue: 100, Queues: 1, Mark: DefaultMark, Registerer: prometheus.NewRegistry()}, nft, fake)
+			s, err := newFakeSteerer(Config{Queue: 100, Queues: 1, Mark: DefaultMark, BlockMark: DefaultLowerMark, Registerer: prometheus.NewRegistry()}, nft, fake)
 			if err != nil {
 				t.Fatal(err)
 			}

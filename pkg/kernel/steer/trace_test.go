@@ -119,7 +119,7 @@ func TestQueuedPackets(t *testing.T) {
 
 		{"accepted flow", pkt(peer4, in4, marked(0, DefaultMark), confirmed), accept},
 		{"accepted flow", pkt(out6, peer6, marked(0, DefaultMark|0x4000), confirmed), accept},
-		{"other ct mark", pkt(peer4, in4, marked(0, ^DefaultMark), confirmed), queue},
+		{"other ct mark", pkt(peer4, in4, marked(0, ^(DefaultMark|DefaultLowerMark)), confirmed), queue},
 		{"forged packet mark", pkt(peer4, in4, marked(DefaultMark, 0)), queue},
 		{"invalid with a mark", pkt(peer4, in4, marked(DefaultMark, DefaultMark), state(steertest.Invalid)), queue},
 
@@ -427,7 +427,7 @@ func TestOtherMarkBitsAreKept(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	agent := func(p steertest.Packet, _ string) (steertest.Verdict, uint32) { return accept, p.Mark | DefaultMark }
-	for _, otherBits := range []uint32{0, ^DefaultMark} {
+	for _, otherBits := range []uint32{0, ^(DefaultMark | DefaultLowerMark)} {
 		for _, tt := range []struct {
 			name       string
 			packet     steertest.Packet
@@ -457,36 +457,29 @@ func TestOtherMarkBitsAreKept(t *testing.T) {
 func TestBlockedConnectionsAreDropped(t *testing.T) {
 	const cut uint32 = 0x800
 	established := state(steertest.Established)
-	for _, tt := range []struct {
-		mark uint32
-		want steertest.Verdict
-	}{{cut, drop}, {0, accept}} {
-		t.Run(fmt.Sprintf("block mark %#x", tt.mark), func(t *testing.T) {
-			s, fake := newFake(t, func(c *Config) { c.BlockMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
-			mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
-			oneWay(t, fake, pkt(peer4, v4))
-			checkTraces(t, fake, []traceCase{
-				{"original", pkt(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
-				{"original", pkt(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), tt.want},
-				{"reply", pkt(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
-				{"ICMP error", pkt(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
-				{"one-way flow, once accepted", pkt(peer4, v4, marked(0, cut|DefaultMark), confirmed), tt.want},
-				{"to the node", pkt(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), tt.want},
-				{"early", pkt(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark), confirmed), tt.want},
-				{"all bits", pkt(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
-				{"SCTP", pkt(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
-				{"marks of others", pkt(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
-				{"packet mark", pkt(v4, peer4, marked(cut, 0)), accept},
-				{"invalid", pkt(peer4, v4, state(steertest.Invalid), marked(0, cut)), queue},
-			})
-		})
-	}
+	s, fake := newFake(t, func(c *Config) { c.SCTPPerPacket, c.EarlyUDP = true, EarlyOn })
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
+	oneWay(t, fake, pkt(peer4, v4))
+	checkTraces(t, fake, []traceCase{
+		{"original", pkt(peer4, v4, proto("tcp"), established, marked(0, cut)), drop},
+		{"original", pkt(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), drop},
+		{"reply", pkt(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), drop},
+		{"ICMP error", pkt(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), drop},
+		{"one-way flow, once accepted", pkt(peer4, v4, marked(0, cut|DefaultMark), confirmed), drop},
+		{"to the node", pkt(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), drop},
+		{"early", pkt(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark), confirmed), drop},
+		{"all bits", pkt(peer4, v4, established, marked(0, ^uint32(0))), drop},
+		{"SCTP", pkt(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), drop},
+		{"marks of others", pkt(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
+		{"packet mark", pkt(v4, peer4, marked(cut, 0)), accept},
+		{"invalid", pkt(peer4, v4, state(steertest.Invalid), marked(0, cut)), queue},
+	})
 }
 
 // If a packet of a blocked connection reached the forward hook, a flowtable of another program could
 // take the connection past all hooks.
 func TestBlockedConnectionsDoNotReachForward(t *testing.T) {
-	s, fake := newFake(t, func(c *Config) { c.BlockMark = 0x800 })
+	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	fake.Table.Chains["postrouting"].Rules = nil
 	established := state(steertest.Established)

@@ -13,8 +13,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft"
 )
 
-// RememberedVerdict is a verdict that the kernel remembers.
-type RememberedVerdict struct {
+// RememberedVerdict is a verdict that the kernel remembers. It has no name of its own, so that
+// users of Remembered need not import this package.
+type RememberedVerdict = struct {
 	Class packet.Class
 	// Denied reports whether packets of the class are dropped. Otherwise they are accepted.
 	Denied bool
@@ -63,12 +64,9 @@ type verdictKernel interface {
 	port() uint32
 }
 
-var (
-	errNotRemembering = errors.New("no verdicts are remembered: RememberMark is 0")
-	errNotInPlace     = errors.New("the table is not in place yet")
-)
+var errNotInPlace = errors.New("the table is not in place yet")
 
-// ForgetVerdicts removes the remembered verdicts on these allowed and denied classes. When it returns,
+// Forget removes the remembered verdicts on these allowed and denied classes. When it returns,
 // the next packet of each class is queued, unless a packet that waits in a queue now is accepted and
 // remembered. Classes that are not remembered, or no longer, are ignored.
 //
@@ -76,7 +74,7 @@ var (
 // parts if some of its classes have expired.
 //
 // It returns an error if another agent holds the table, or if the table is not in place yet.
-func (s *Steerer) ForgetVerdicts(ctx context.Context, allowed, denied []packet.Class) error {
+func (r *Remembered) Forget(ctx context.Context, allowed, denied []packet.Class) error {
 	keys := make([]verdictKey, 0, len(allowed)+len(denied))
 	for _, c := range allowed {
 		if valid(c) {
@@ -88,30 +86,30 @@ func (s *Steerer) ForgetVerdicts(ctx context.Context, allowed, denied []packet.C
 			keys = append(keys, verdictKey{c, true})
 		}
 	}
-	return s.withVerdicts(ctx, "forget verdicts", func() error { return s.verdicts.forget(ctx, keys) })
+	return r.write(ctx, "forget verdicts", func() error { return r.steerer.verdicts.forget(ctx, keys) })
 }
 
-// ForgetAllVerdicts removes all remembered verdicts in one transaction. It returns an error if another
+// ForgetAll removes all remembered verdicts in one transaction. It returns an error if another
 // agent holds the table, or if the table is not in place yet.
-func (s *Steerer) ForgetAllVerdicts(ctx context.Context) error {
-	return s.withVerdicts(ctx, "forget all verdicts", func() error { return s.verdicts.flush(ctx) })
+func (r *Remembered) ForgetAll(ctx context.Context) error {
+	return r.write(ctx, "forget all verdicts", func() error { return r.steerer.verdicts.flush(ctx) })
 }
 
-// DenyClasses makes the kernel drop packets of these classes for timeout. It does not change the timeout
+// Deny makes the kernel drop packets of these classes for timeout. It does not change the timeout
 // of classes that are already denied. Classes that do not fit into the sets are only logged: their
 // packets are queued. Up to 4,096 classes are one transaction; if one fails, the earlier ones stay.
 // Classes of protocols other than TCP and UDP are ignored.
 //
 // It returns an error if another agent holds the table, or if the table is not in place yet.
-func (s *Steerer) DenyClasses(ctx context.Context, classes []packet.Class, timeout time.Duration) error {
+func (r *Remembered) Deny(ctx context.Context, classes []packet.Class, timeout time.Duration) error {
 	denied := make([]packet.Class, 0, len(classes))
 	for _, c := range classes {
 		if valid(c) {
 			denied = append(denied, c)
 		}
 	}
-	return s.withVerdicts(ctx, "deny classes", func() error {
-		full, err := s.verdicts.deny(ctx, denied, timeout)
+	return r.write(ctx, "deny classes", func() error {
+		full, err := r.steerer.verdicts.deny(ctx, denied, timeout)
 		if full > 0 {
 			klog.FromContext(ctx).V(2).Info("The kernel has no room for denied classes", "table", TableName, "classes", full)
 		}
@@ -119,27 +117,46 @@ func (s *Steerer) DenyClasses(ctx context.Context, classes []packet.Class, timeo
 	})
 }
 
-// RememberedVerdicts calls each for all remembered verdicts, in no particular order. Verdicts that are
+// All calls each for all remembered verdicts, in no particular order. Verdicts that are
 // added or removed meanwhile may be missing or come twice. While the kernel resizes a set, which it does
 // after many changes, this may happen to any verdict.
 //
 // It returns an error if another agent holds the table, or if the table is not in place yet.
-func (s *Steerer) RememberedVerdicts(ctx context.Context, each func(RememberedVerdict)) error {
-	if err := s.remembering(); err != nil {
+func (r *Remembered) All(ctx context.Context, each func(RememberedVerdict)) error {
+	if err := r.inUse(); err != nil {
 		return fmt.Errorf("list verdicts: %w", err)
 	}
-	if err := s.verdicts.list(ctx, each); err != nil {
+	if err := r.steerer.verdicts.list(ctx, each); err != nil {
 		return fmt.Errorf("list verdicts: %w", err)
 	}
 	return nil
 }
 
-// remembering returns an error while the sets of verdicts cannot be used.
-func (s *Steerer) remembering() error {
-	if !s.cfg.remembers() {
-		return errNotRemembering
+// inUse returns an error while the sets of verdicts cannot be used.
+func (r *Remembered) inUse() error {
+	switch {
+	case r.missing != nil:
+		return r.missing
+	case r.steerer == nil:
+		return errNotInPlace
 	}
-	return s.inUse()
+	return r.steerer.inUse()
+}
+
+// write runs f, which changes the sets of verdicts, while the table is not read or written otherwise.
+func (r *Remembered) write(ctx context.Context, what string, f func() error) error {
+	err := r.inUse()
+	if err == nil {
+		err = r.steerer.lockTable(ctx)
+	}
+	if err == nil {
+		err = f()
+		r.steerer.unlockTable()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // inUse returns an error while this agent does not write the table.
@@ -151,23 +168,6 @@ func (s *Steerer) inUse() error {
 		return fmt.Errorf("%w: %s", errStandby, s.standby.Reason)
 	case !s.inPlace:
 		return errNotInPlace
-	}
-	return nil
-}
-
-// withVerdicts runs write, which changes the sets of verdicts, while the table is not read or written
-// otherwise.
-func (s *Steerer) withVerdicts(ctx context.Context, what string, write func() error) error {
-	err := s.remembering()
-	if err == nil {
-		err = s.lockTable(ctx)
-	}
-	if err == nil {
-		err = write()
-		s.unlockTable()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }
@@ -192,12 +192,14 @@ func (s *Steerer) setInPlace(inPlace bool) {
 	s.inPlace = inPlace
 }
 
-// planFlush flushes the sets of verdicts, because another process may have added some.
+// planFlush flushes the volatile sets of parts, because another process may have changed them.
 func (s *Steerer) planFlush(tx *nft.Transaction) {
-	if !s.cfg.remembers() {
-		return
-	}
-	for _, set := range verdictSets {
-		tx.Flush(&knftables.Set{Name: set.name})
+	for _, p := range s.cfg.parts() {
+		if !p.volatile {
+			continue
+		}
+		for _, set := range p.sets() {
+			tx.Flush(&knftables.Set{Name: set.Name})
+		}
 	}
 }
