@@ -29,13 +29,17 @@ func TestModulesChangeNoResult(t *testing.T) {
 		Unknown:   policy.Unknown{Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Isolating: [2]bool{policy.Ingress: true}},
 	})
 	results := func(t *testing.T, used ...module.Module) (all []event.Result) {
-		var taps []event.Tap
+		var cfg enforce.Config
 		for _, m := range used {
-			if part := m.New(&module.Core{Registerer: prometheus.NewRegistry()}); part.Tap != nil {
-				taps = append(taps, part.Tap)
+			part := m.New(&module.Core{Registerer: prometheus.NewRegistry()})
+			if part.Tap != nil {
+				cfg.Taps = append(cfg.Taps, part.Tap)
+			}
+			if part.Classes != nil {
+				cfg.AcceptClass = part.Classes.Accept
 			}
 		}
-		e := enforce.New(enforce.Config{Taps: taps})
+		e := enforce.New(cfg)
 		e.Swap(s)
 		for _, in := range []enforce.Input{
 			{Payload: segment(other, web, 80, 0x02)}, {Payload: segment(other, web, 81, 0x02)}, {Payload: segment(web, other, 81, 0x02)},

@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -16,7 +15,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/resolvers"
@@ -29,8 +27,6 @@ const (
 	// defaultQueue is the default of --nfqueue-id. Other software, such as kindnetd, uses
 	// numbers around 0 and 100.
 	defaultQueue = 7100
-	// maxRememberVerdicts bounds how long a node without an agent accepts connections.
-	maxRememberVerdicts = time.Hour
 	// gcPercent lets the heap grow by two thirds between collections instead of doubling.
 	// Most of the heap is the state of the cluster, which is not garbage; the rest is decoded
 	// objects. docs/scalability.md has the figures.
@@ -50,7 +46,6 @@ func newOptions() *options {
 		Version:          buildversion.Version(),
 		Queue:            defaultQueue,
 		Marks:            steer.DefaultMarks,
-		RememberVerdicts: verdictcache.DefaultAllowedFor,
 		PodAddressSource: agent.PodAddressAuto,
 	}}
 	o.modules = modules(o)
@@ -64,7 +59,6 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Manifests, "manifests", c.Manifests, "`FOLDER` of Kubernetes manifests (pods, namespaces, nodes, policies) to enforce instead of those of an API server; changed files are read again")
 	fs.Var(command.Number(&c.Queue, agent.LastQueue), "nfqueue-id", "first `NUMBER` of the agent's NFQUEUE numbers: two for each queue, and three more. If another process uses one of them, the agent takes the next free range")
 	fs.TextVar(&c.Marks, "mark", c.Marks, "`MASK` of the two bits of packet and connection marks that are the agent's: the higher one for what it has decided, the lower one for blocked connections and remembered classes. No other software may use them")
-	fs.Var(command.NewValue(c.RememberVerdicts.String(), o.setRememberVerdicts), "remember-verdicts", "`TIME` for which the kernel accepts further connections of an allowed source, destination, protocol and port without asking the agent, 20s-1h, unless something changes; without an agent, too. 0 has every connection decided by the agent")
 	fs.TextVar(&c.Denial, "deny", c.Denial, "`MODE` of denials by policies of pods whose namespace has no annotation "+compile.DenyAnnotation+": drop, or reject, which answers denied packets with a TCP reset or an ICMP error, so that clients fail at once")
 	fs.Var(command.Items(o.addExempt), "source-check-exempt", "`INTERFACES`, or patterns such as net*, that may receive packets of any source, in addition to the uplinks that the agent finds. * switches off the check of sources, and the one that keeps pods out of the node's tunnels")
 	fs.Var(command.Items(o.addTunnelPort), "tunnel-ports", "UDP `PORTS` at which programs of this node receive tunnels, in addition to those of its tunnel devices; pods of the node cannot send there. Through one that is missing, pods can send past every policy")
@@ -87,15 +81,6 @@ func (o *options) setNodeName(s string) error {
 	if s != "" && o.cfg.NodeName == "" {
 		return errors.New("is blank")
 	}
-	return nil
-}
-
-func (o *options) setRememberVerdicts(s string) error {
-	d, err := time.ParseDuration(s)
-	if err != nil || d != 0 && (d < verdictcache.MinAllowedFor || d > maxRememberVerdicts || d%time.Second != 0) {
-		return fmt.Errorf("must be 0 or whole seconds in %s-%s", verdictcache.MinAllowedFor, maxRememberVerdicts)
-	}
-	o.cfg.RememberVerdicts = d
 	return nil
 }
 

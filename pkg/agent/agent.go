@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
@@ -56,13 +55,10 @@ type agent struct {
 	open     func()          // closes it
 
 	// What the agent keeps in the kernel.
-	steering   *steering
-	tableParts []steer.Part        // further parts of it
-	verdicts   *verdictcache.Cache // nil if verdicts are not remembered
-	remembered *steer.Remembered
-	blocker    *conntrack.Blocker
-	blocks     bool // the blocker has a snapshot; used by its stage only
-	confirms   *confirmer
+	steering *steering
+	blocker  *conntrack.Blocker
+	blocks   bool // the blocker has a snapshot; used by its stage only
+	confirms *confirmer
 
 	parts []module.Part // of cfg.Modules
 }
@@ -139,7 +135,6 @@ func (a *agent) services() stages {
 		}}},
 		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
 		{name: "domain names", off: !a.cfg.learnsNames(), loops: []loop{a.names.Run}},
-		{name: "remembered verdicts", off: a.verdicts == nil, loops: []loop{a.verdicts.Run}},
 		{name: "saved names", off: a.saved == nil, begin: a.saved.Load, loops: []loop{a.saved.Run}},
 		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run, sources.bridges.Run},
 			ready: because("interfaces", sources.links.Healthy)},

@@ -83,10 +83,6 @@ func (c Config) supported(caps steer.Capabilities, place *handover.Place, logger
 		logger.Error(caps.Share, "Pods have no shares: a pod that floods delays first packets of other pods")
 		c.share = 0
 	}
-	if c.RememberVerdicts != 0 && caps.Remember != nil {
-		logger.Error(caps.Remember, "Verdicts are not remembered: the agent decides every connection")
-		c.RememberVerdicts = 0
-	}
 	if caps.Answers() {
 		c.rejectMark = c.Marks.Lower
 	} else if c.Denial == compile.Reject {
@@ -110,24 +106,20 @@ func (a *agent) newDecisions() (err error) {
 		Routes:                a.steering,
 		Taps:                  []event.Tap{a.accepted},
 	}
-	if a.cfg.RememberVerdicts != 0 {
-		a.remembered = &steer.Remembered{For: a.cfg.RememberVerdicts}
-		a.tableParts = []steer.Part{a.remembered}
-		a.verdicts = a.newVerdictCache()
-		enforcing.Remember = a.verdicts.Remember
-		enforcing.Taps = append(enforcing.Taps, a.verdicts.Tap)
+	blocking := conntrack.Config{
+		Mark:       a.cfg.Marks.Lower,
+		Override:   a.override,
+		Alone:      a.place.Alone,
+		Registerer: a.reg,
 	}
-	a.blocker, err = conntrack.New(conntrack.Config{
-		Mark:        a.cfg.Marks.Lower,
-		AcceptedFor: a.cfg.RememberVerdicts,
-		Override:    a.override,
-		Alone:       a.place.Alone,
-		Registerer:  a.reg,
-	})
+	a.parts = a.newParts()
+	if classes := a.classes(); classes != nil {
+		enforcing.AcceptClass, blocking.AcceptedFor = classes.Accept, classes.For
+	}
+	a.blocker, err = conntrack.New(blocking)
 	if err != nil {
 		return err
 	}
-	a.parts = a.newParts()
 	for _, p := range a.parts {
 		if p.Tap != nil {
 			enforcing.Taps = append(enforcing.Taps, p.Tap)
@@ -196,7 +188,7 @@ func (a *agent) steererConfig(caps steer.Capabilities) steer.Config {
 		Bypass:        a.cfg.FailOpen.NoAgent,
 		Mark:          a.cfg.Marks.Decided,
 		BlockMark:     a.cfg.Marks.Lower,
-		Parts:         a.tableParts,
+		Parts:         a.cfg.Table,
 		SourceCheck:   a.steering.sources.checked,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
 		Holder:        a.cfg.holder(),

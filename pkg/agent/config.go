@@ -41,9 +41,6 @@ type Config struct {
 	Queue uint16
 	// Marks are the bits of packet and conntrack marks that the agent uses.
 	Marks steer.Marks
-	// RememberVerdicts is how long the kernel remembers that connections of a class are
-	// allowed, see package verdictcache. Zero has every connection decided by the agent.
-	RememberVerdicts time.Duration
 	// SourceCheckExempt are names of interfaces, or patterns of path.Match, that accept
 	// packets from any source. EveryInterface switches the check off.
 	SourceCheckExempt []string
@@ -69,8 +66,9 @@ type Config struct {
 	MetricsAccess *httpserver.Access
 	// Answers serves the status writer.
 	Answers Answers
-	// Modules are the optional parts of the agent.
+	// Modules are the optional parts of the agent, and Table the parts of the table that they use.
 	Modules []module.Module
+	Table   []steer.Part
 	// ProbeSocket is the path of a unix socket with the same endpoints and those of modules.
 	// Unlike MetricsBindAddress, it always reaches this agent and no other one of the node.
 	// Empty means no socket.

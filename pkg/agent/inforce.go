@@ -130,8 +130,8 @@ func (a *agent) notInForce(ctx context.Context) error {
 	if err := a.blocker.Healthy(); err != nil {
 		return err
 	}
-	if a.verdicts == nil {
-		return nil
+	if classes := a.classes(); classes != nil {
+		return classes.Healthy()
 	}
-	return a.verdicts.Healthy()
+	return nil
 }

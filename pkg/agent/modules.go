@@ -3,10 +3,13 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/cri"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // newParts makes the parts of the modules.
@@ -21,16 +24,37 @@ func (a *agent) newParts() (parts []module.Part) {
 		Why:         a.names.why(),
 		Connections: a.connections,
 
+		Decides:       a.kernelDecides,
+		EvaluateClass: func(c packet.Class) (policy.Decision, bool) { return a.enforcer.EvaluateClass(c) },
+		ReportClass:   func(c packet.Class, d policy.Decision, packets uint64) { a.enforcer.ReportClass(c, d, packets) },
+		Flushed:       func() { a.queues[0].Flushed() },
+		Alone:         a.place.Alone,
+
 		NodesAt:        func(addr netip.Addr) []string { return a.cache.NodesAt(addr) },
 		SetSandboxesOf: func(node string, newestFirst []cri.Sandbox) { a.cache.SetSandboxesOf(node, newestFirst) },
-	}
-	if a.verdicts != nil {
-		core.Remembers = a.verdicts.Remembers
 	}
 	for _, m := range a.cfg.Modules {
 		parts = append(parts, m.New(core))
 	}
 	return parts
+}
+
+// kernelDecides returns the decision by which the kernel decides packets of a class, and since when.
+func (a *agent) kernelDecides(c packet.Class) (d policy.Decision, since time.Time, ok bool) {
+	if classes := a.classes(); classes != nil {
+		return classes.Decides(c)
+	}
+	return d, since, false
+}
+
+// classes returns the Classes of the module that has any, nil if none has.
+func (a *agent) classes() *module.Classes {
+	for _, p := range a.parts {
+		if p.Classes != nil {
+			return p.Classes
+		}
+	}
+	return nil
 }
 
 // modules returns the stages of the modules, which follow snapshots by prepare and withdraw.
@@ -57,9 +81,6 @@ func (a *agent) withdraw(ctx context.Context, c change) {
 		return // nothing was decided before the first snapshot
 	}
 	affected := c.affected()
-	if a.verdicts != nil {
-		a.verdicts.Changed(ctx, affected.Addrs, affected.All)
-	}
 	for _, p := range a.parts {
 		if p.Withdraw != nil {
 			p.Withdraw(ctx, affected.Addrs, affected.All)

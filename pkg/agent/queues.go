@@ -83,7 +83,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{
 		FailOpen:        cfg.FailOpen.QueueFull,
 		FailOpenOnPanic: cfg.FailOpen.InternalError,
 		AcceptMark:      cfg.Marks.Decided,
-		RememberMark:    cfg.rememberMark(),
+		ClassMark:       cfg.Marks.Lower,
 		RejectMark:      cfg.rejectMark,
 		EstablishedMark: cfg.Marks.Lower,
 		Source:          source,
@@ -109,7 +109,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{
 		FailOpen:        true,
 		FailOpenOnPanic: true,
 		AcceptMark:      cfg.Marks.Decided,
-		RememberMark:    cfg.rememberMark(),
+		ClassMark:       cfg.Marks.Lower,
 		Purpose:         "audit",
 		Registerer:      reg,
 	})
@@ -193,8 +193,8 @@ func decide(enforcer func(enforce.Input) event.Result) queue.Handler {
 		switch enforcer(enforce.Input(p)) {
 		case event.Accept:
 			return queue.Accept
-		case event.Remember:
-			return queue.Remember
+		case event.AcceptClass:
+			return queue.AcceptClass
 		case event.ShortWait:
 			return queue.Defer
 		case event.LongWait:

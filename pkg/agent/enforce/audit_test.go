@@ -55,7 +55,7 @@ func TestAuditedPoliciesAreCountedAndNotEnforced(t *testing.T) {
 			reg, verdicts := prometheus.NewPedanticRegistry(), &classRecorder{}
 			log, logger := newLog()
 			recorder := flows.New(flows.Config{Registerer: reg, Logger: logger})
-			e := New(Config{Remember: verdicts.remember, Taps: []event.Tap{verdicts.tap, recorder.Tap}})
+			e := New(Config{AcceptClass: verdicts.remember, Taps: []event.Tap{verdicts.tap, recorder.Tap}})
 			e.Swap(auditing())
 			for range 3 {
 				if got := decide.by(e, Input{Payload: tcp(open, audited, 80)}); got != event.Accept {

@@ -179,8 +179,8 @@ func (e *Enforcer) conclude(v *evaluation, s *policy.Snapshot) {
 	switch {
 	case !v.Decision.Allowed():
 		v.Result = v.denied(s)
-	case v.Lasting && e.cfg.Remember(&v.Event):
-		v.Result = event.Remember
+	case v.Lasting && e.cfg.AcceptClass(&v.Event):
+		v.Result = event.AcceptClass
 	default:
 		v.Result = event.Accept
 	}
@@ -217,7 +217,7 @@ func (v *evaluation) audit(s *policy.Snapshot) {
 // classify finds out whether the decision is lasting, and holds for all packets with these addresses.
 // What only audited policies select and is allowed does not last: each packet is counted.
 func (e *Enforcer) classify(v *evaluation, s *policy.Snapshot) {
-	if e.cfg.Remember == nil || v.auditOnly && v.Decision.Allowed() {
+	if e.cfg.AcceptClass == nil || v.auditOnly && v.Decision.Allowed() {
 		return
 	}
 	c, ok := packet.ClassOf(v.Query.Packet, v.in.Payload)

@@ -25,9 +25,9 @@ type Config struct {
 	Learned policy.Learned
 	// Routes are the routes of the node. Nil knows none.
 	Routes policy.Routes
-	// Remember reports whether the kernel may remember a lasting decision that allows the packet of
-	// the event. Nil has the kernel ask for every connection.
-	Remember func(*event.Event) bool
+	// AcceptClass reports whether the kernel may accept the class of the event, which is allowed and
+	// whose decision is lasting. Nil has the kernel ask for every connection.
+	AcceptClass func(*event.Event) bool
 	// Taps get an event for each packet, in this order, before its verdict is sent.
 	Taps []event.Tap
 }
@@ -160,11 +160,11 @@ func (e *Enforcer) EvaluateOpened(p packet.Packet, toHost bool) (d policy.Decisi
 	return d, would, s
 }
 
-// Remembered passes packets of a class that the kernel decided by a remembered verdict to the taps.
-func (e *Enforcer) Remembered(c packet.Class, d policy.Decision, packets uint64) {
+// ReportClass passes packets of a class that the kernel has decided as d to the taps.
+func (e *Enforcer) ReportClass(c packet.Class, d policy.Decision, packets uint64) {
 	ev := event.Event{
 		Packet: c.Packet(), Class: c, Query: policy.Query{Packet: c.Packet()}, At: time.Now(),
-		Snapshot: e.snapshot.Load(), Decision: d, Remembered: true, Count: packets,
+		Snapshot: e.snapshot.Load(), Decision: d, ByKernel: true, Count: packets,
 	}
 	if d.Allowed() {
 		ev.Result = event.Accept

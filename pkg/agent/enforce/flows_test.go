@@ -46,7 +46,7 @@ func TestDecisionsAreInFlows(t *testing.T) {
 		{"no packet", false, func(e *Enforcer) { e.Decide(Input{Payload: []byte{1}, Last: true}) }, ""},
 		{"decided by the kernel", false, func(e *Enforcer) {
 			c := packet.Class{Src: open, Dst: isolated, Proto: packet.TCP, Port: 81}
-			e.Remembered(c, policy.Decision{Direction: policy.Ingress, Tier: policy.NetworkPolicyTier, Reason: policy.Isolated}, 7)
+			e.ReportClass(c, policy.Decision{Direction: policy.Ingress, Tier: policy.NetworkPolicyTier, Reason: policy.Isolated}, 7)
 		}, "deny isolated 7"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func TestPacketsAreOfThePodBehindTheInterface(t *testing.T) {
 		Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Isolating: [2]bool{true, true},
 	}})
 	const ofShut, ofFree, bridge, uplink, pair, notKnown = 3, 4, 5, 6, 7, 8
-	e := New(Config{Remember: func(*event.Event) bool { return true }})
+	e := New(Config{AcceptClass: func(*event.Event) bool { return true }})
 	e.Swap(s)
 	e.SetInterfaces(&Interfaces{Links: map[uint32]Behind{
 		ofShut: {Single: true, Pod: []netip.Addr{shut}, Forwards: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/24")}},
@@ -51,22 +51,22 @@ func TestPacketsAreOfThePodBehindTheInterface(t *testing.T) {
 		{"to the pod, allowed and not remembered", outside, vip, 81, uplink, ofShut, event.Accept},
 		{"to another pod, not remembered", outside, vip, 80, uplink, ofFree, event.Accept},
 		{"to no known pod, not remembered", outside, vip, 80, uplink, pair, event.Accept},
-		{"elsewhere", outside, vip, 80, uplink, uplink, event.Remember},
-		{"the pod's own address", outside, shut, 81, uplink, ofShut, event.Remember},
+		{"elsewhere", outside, vip, 80, uplink, uplink, event.AcceptClass},
+		{"the pod's own address", outside, shut, 81, uplink, ofShut, event.AcceptClass},
 		{"from the pod", vip, outside, 80, ofShut, uplink, event.Drop},
 		{"from the pod, allowed and not remembered", vip, outside, 81, ofShut, uplink, event.Accept},
 		{"from the pod to itself", vip, shut, 80, ofShut, ofShut, event.Accept},
 		{"from the pod, forwarded", forwarded, outside, 80, ofShut, uplink, event.Accept},
 		{"from the pod to another", vip, free, 80, ofShut, ofFree, event.Drop},
-		{"the address of another pod", free, outside, 80, ofShut, uplink, event.Remember},
+		{"the address of another pod", free, outside, 80, ofShut, uplink, event.AcceptClass},
 		{"one that may be a new pod's", outside, tooNew, 81, uplink, ofShut, event.ShortWait},
 		{"from an interface that is not known", outside, free, 80, notKnown, ofFree, event.ShortWait},
 		{"to an interface that is not known", free, outside, 80, ofFree, notKnown, event.ShortWait},
 		{"before routing, to the pod", outside, vip, 80, uplink, 0, event.Drop},
 		{"before routing, to another pod", outside, netip.MustParseAddr("198.51.100.8"), 80, uplink, 0, event.Accept},
-		{"before routing, to one of two", outside, netip.MustParseAddr("198.51.100.9"), 80, uplink, 0, event.Remember},
+		{"before routing, to one of two", outside, netip.MustParseAddr("198.51.100.9"), 80, uplink, 0, event.AcceptClass},
 		{"before routing, by the default route", outside, netip.MustParseAddr("203.0.113.7"), 80, uplink, 0, event.Drop},
-		{"before routing, multicast", outside, group, 80, uplink, 0, event.Remember},
+		{"before routing, multicast", outside, group, 80, uplink, 0, event.AcceptClass},
 		{"multicast to the pod", outside, group, 80, uplink, ofShut, event.Drop},
 		{"multicast to the pod, reported as from it", outside, group, 80, ofShut, ofShut, event.Drop},
 		{"multicast to a bridge", outside, group, 80, uplink, bridge, event.Drop},

@@ -41,7 +41,7 @@ func newObserved(s *policy.Snapshot, cfg Config) (e *Enforcer, reg *prometheus.R
 	reg = prometheus.NewPedanticRegistry()
 	log, logger := newLog()
 	o = observed{log: log, verdicts: &classRecorder{}, flows: flows.New(flows.Config{Node: "node-1", Registerer: reg, Logger: logger})}
-	cfg.Remember, cfg.Taps = o.verdicts.remember, append(cfg.Taps, packets.New(reg, logr.Discard()).Tap, o.verdicts.tap, o.flows.Tap)
+	cfg.AcceptClass, cfg.Taps = o.verdicts.remember, append(cfg.Taps, packets.New(reg, logr.Discard()).Tap, o.verdicts.tap, o.flows.Tap)
 	e = New(cfg)
 	e.Swap(s)
 	return e, reg, o

@@ -42,7 +42,7 @@ func TestAnswers(t *testing.T) {
 				e.report(&event.Event{Query: policy.Query{Packet: query}, Decision: d, Snapshot: s, At: e.queries.epoch})
 			},
 			"kernel": func(e *Enforcer, d policy.Decision, _ *policy.Snapshot) {
-				e.Remembered(packet.Class{Src: query.Src.Addr(), Dst: query.Dst.Addr(), Proto: packet.UDP, Port: 53}, d, 1)
+				e.ReportClass(packet.Class{Src: query.Src.Addr(), Dst: query.Dst.Addr(), Proto: packet.UDP, Port: 53}, d, 1)
 			},
 		} {
 			t.Run(tc.name+"/"+decider, func(t *testing.T) {

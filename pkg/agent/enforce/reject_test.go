@@ -69,7 +69,7 @@ func TestRememberedDenialsAreAnsweredAlike(t *testing.T) {
 	s, first, second, _ := rejecting(t)
 	client := netip.MustParseAddr("192.0.2.1")
 	var denied classRecorder
-	e := New(Config{Remember: denied.remember, Taps: []event.Tap{denied.tap}})
+	e := New(Config{AcceptClass: denied.remember, Taps: []event.Tap{denied.tap}})
 	e.Swap(s)
 	for _, ends := range [][2]netip.Addr{{client, first}, {client, second}, {second, first}, {first, second}} {
 		e.Decide(Input{Payload: tcp(ends[0], ends[1], 80), Answerable: true})

@@ -14,19 +14,19 @@ import (
 type Result uint8
 
 const (
-	Drop      Result = iota // the zero value fails closed
-	Accept                  // let the packet pass
-	ShortWait               // see policy.ShortWait
-	LongWait                // see policy.LongWait
-	Remember                // Accept, also all packets of the class until that is forgotten
-	Reject                  // Drop, and the sender gets an answer
+	Drop        Result = iota // the zero value fails closed
+	Accept                    // let the packet pass
+	ShortWait                 // see policy.ShortWait
+	LongWait                  // see policy.LongWait
+	AcceptClass               // Accept, and the kernel may accept further packets of the class
+	Reject                    // Drop, and the sender gets an answer
 )
 
 // Waits reports whether the packet has no verdict yet.
 func (r Result) Waits() bool { return r == ShortWait || r == LongWait }
 
 // Accepts reports whether the packet passes.
-func (r Result) Accepts() bool { return r == Accept || r == Remember }
+func (r Result) Accepts() bool { return r == Accept || r == AcceptClass }
 
 // Failure is why policies cannot decide a packet.
 type Failure uint8
@@ -78,15 +78,15 @@ type Event struct {
 	Audit Audit
 	Would policy.Decision
 	// Lasting is set if Decision holds for all packets of Class until the snapshot changes. It is
-	// known only if the kernel may remember verdicts.
+	// known only if the kernel may decide classes.
 	Lasting bool
 	Class   packet.Class
 
-	// Result is Accept or Drop if Remembered is set: the kernel has decided Count packets of Class
-	// by a verdict that it remembers.
-	Result     Result
-	Remembered bool
-	Count      uint64
+	// Result is Accept or Drop if ByKernel is set: the kernel has decided Count packets of Class by
+	// an earlier decision.
+	Result   Result
+	ByKernel bool
+	Count    uint64
 }
 
 // Tap observes events. It is called from any goroutine before the verdict is sent, must not block,
@@ -95,7 +95,7 @@ type Tap = func(*Event)
 
 // Accepted reports whether the agent accepts the packet now.
 func (ev *Event) Accepted() bool {
-	return ev.Result.Accepts() && !ev.Remembered && ev.Failure != Unparsable
+	return ev.Result.Accepts() && !ev.ByKernel && ev.Failure != Unparsable
 }
 
 // Wanted calls yield with each end of a packet that begins to wait for a pod which is not known.

@@ -84,7 +84,7 @@ func New(cfg Config) *Recorder {
 func (r *Recorder) Tap(ev *event.Event) {
 	switch {
 	case ev.Result.Waits() || ev.Snapshot == nil || ev.Related || ev.Failure == event.Repeated:
-	case ev.Remembered:
+	case ev.ByKernel:
 		r.remember(ev)
 	case ev.Late:
 		r.late.Add(1)

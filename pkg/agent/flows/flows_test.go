@@ -80,7 +80,7 @@ func eventOf(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *po
 
 // byKernel records packets that the kernel decided.
 func (r *Recorder) byKernel(c packet.Class, d policy.Decision, s *policy.Snapshot, packets uint64) {
-	r.Tap(&event.Event{Query: policy.Query{Packet: c.Packet()}, Decision: d, Snapshot: s, At: time.Now(), Remembered: true, Count: packets})
+	r.Tap(&event.Event{Query: policy.Query{Packet: c.Packet()}, Decision: d, Snapshot: s, At: time.Now(), ByKernel: true, Count: packets})
 }
 
 // decideBy records the decision of a snapshot.

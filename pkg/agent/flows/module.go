@@ -25,7 +25,7 @@ func Module() module.Module {
 		},
 		New: func(core *module.Core) module.Part {
 			cfg := Config{
-				Node: core.Node, Learned: core.Learned, Why: core.Why, Connections: core.Connections, Remembers: core.Remembers,
+				Node: core.Node, Learned: core.Learned, Why: core.Why, Connections: core.Connections, Remembers: core.Decides,
 				AuditOnly: core.Audit, State: core.State, Registerer: core.Registerer,
 			}
 			if logDenied {

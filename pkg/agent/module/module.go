@@ -41,6 +41,8 @@ type Part struct {
 	Ready func() error
 	// Tap observes packets.
 	Tap event.Tap
+	// Classes has the kernel decide packets by itself. At most one module has it.
+	Classes *Classes
 	// Sandboxes is called with the sandboxes of this node, newest first, when they change. It may keep
 	// the slice.
 	Sandboxes func(newestFirst []cri.Sandbox)
@@ -50,6 +52,19 @@ type Part struct {
 	Serve map[string]http.Handler
 	// Answer has handlers of requests by agents of other nodes.
 	Answer map[string]http.Handler
+}
+
+// Classes are classes of packets that the kernel decides without the agent.
+type Classes struct {
+	// Accept reports whether the kernel may accept the class of an event, whose lasting decision
+	// allows its packet: the table gets the packet with the lower mark.
+	Accept func(*event.Event) bool
+	// For is how long the kernel accepts a class without the agent.
+	For time.Duration
+	// Decides returns the decision by which the kernel decides packets of a class, and since when.
+	Decides func(packet.Class) (d policy.Decision, since time.Time, ok bool)
+	// Healthy returns an error while the kernel may decide otherwise than the current snapshot.
+	Healthy func() error
 }
 
 // Core is what a module sees of the agent. What it refers to is valid once a loop or handler runs.
@@ -66,9 +81,16 @@ type Core struct {
 	// a packet that egress denied at that time, "" if no name would. Both are nil without names.
 	Learned policy.Learned
 	Why     func(s *policy.Snapshot, q policy.Query, at time.Time) string
-	// Remembers returns the decision on a class that the kernel remembers, and since when. Nil
-	// remembers nothing.
-	Remembers func(packet.Class) (d policy.Decision, since time.Time, ok bool)
+	// Decides returns the decision by which the kernel decides packets of a class itself, and since
+	// when. EvaluateClass evaluates a class with the current snapshot, and reports whether the decision
+	// is lasting. ReportClass passes packets that the kernel has decided to the taps of modules.
+	Decides       func(packet.Class) (d policy.Decision, since time.Time, ok bool)
+	EvaluateClass func(packet.Class) (d policy.Decision, lasting bool)
+	ReportClass   func(c packet.Class, d policy.Decision, packets uint64)
+	// Flushed returns when the verdicts of all packets that were decided before are sent, and Alone
+	// reports whether no other agent may still give verdicts on this node.
+	Flushed func()
+	Alone   func() bool
 	// Connections calls yield with each tracked connection that the current snapshot allows, and
 	// reports whether the kernel counts their bytes.
 	Connections func(ctx context.Context, yield func(*Connection)) (counted bool, err error)

@@ -179,7 +179,7 @@ func (m *metrics) count(ev *event.Event) {
 		verdict = event.Accept
 	}
 	pm := &m.packets[protocol][family]
-	if !ev.Remembered {
+	if !ev.ByKernel {
 		pm.latency.observe(ev.Latency)
 	}
 	pm.count[verdict].Add(float64(ev.Count))
@@ -207,7 +207,7 @@ func (m *metrics) decided(ev *event.Event) {
 	if ev.Audit == event.AuditUndecided {
 		m.undecided.Inc()
 	}
-	if !ev.Remembered && !d.Allowed() && d.Direction == policy.Egress && ev.Snapshot.NamesRefused(ev.Query) {
+	if !ev.ByKernel && !d.Allowed() && d.Direction == policy.Egress && ev.Snapshot.NamesRefused(ev.Query) {
 		m.namesRefused.Inc()
 	}
 }

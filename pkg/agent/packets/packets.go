@@ -50,7 +50,7 @@ func log(l klog.Logger, ev *event.Event) {
 	switch {
 	case ev.Late:
 		l.Info("Packet decided that does not begin a connection", "packet", ev.Packet, "decision", ev.Decision)
-	case ev.Failure == event.NoFailure && !ev.Related && !ev.Remembered:
+	case ev.Failure == event.NoFailure && !ev.Related && !ev.ByKernel:
 		l.Info("Packet decided", "packet", ev.Query.Packet, "decision", ev.Decision)
 	}
 }

@@ -14,8 +14,13 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
+// allowedFor is how long it remembers allowed classes.
+const allowedFor = 30 * time.Second
+
 // fakeKernel remembers verdicts as the kernel does.
 type fakeKernel struct {
+	missing error // what it lacks
+
 	mu      sync.Mutex
 	fails   error         // of the next calls
 	failing int           // how many calls fail
@@ -33,6 +38,8 @@ type element struct {
 func newFakeKernel() *fakeKernel {
 	return &fakeKernel{allowed: make(map[packet.Class]*element), denied: make(map[packet.Class]*element)}
 }
+
+func (k *fakeKernel) Missing() error { return k.missing }
 
 // accepted handles a verdict of the agent with the mark to remember it.
 func (k *fakeKernel) accepted(c packet.Class, d time.Duration) {
@@ -169,7 +176,7 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, kernel: newFakeKernel(), denies: make(map[packet.Class]bool), alone: true, counted: make(map[packet.Class]uint64)}
 	n.cache = New(Config{
 		Kernel:     n.kernel,
-		AllowedFor: DefaultAllowedFor,
+		AllowedFor: allowedFor,
 		Evaluate:   n.evaluate,
 		Flushed:    n.flush,
 		Alone: func() bool {
@@ -230,7 +237,7 @@ func (n *node) send(c packet.Class) bool {
 		return false
 	}
 	if n.cache.Remember(lasting(c, d)) {
-		n.kernel.accepted(c, DefaultAllowedFor)
+		n.kernel.accepted(c, allowedFor)
 	}
 	return true
 }

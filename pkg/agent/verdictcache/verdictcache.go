@@ -34,11 +34,6 @@ import (
 )
 
 const (
-	// DefaultAllowedFor is the default of Config.AllowedFor. Connections of allowed classes
-	// are accepted for so long even if no agent runs.
-	DefaultAllowedFor = 30 * time.Second
-	// MinAllowedFor leaves time to count packets before a class expires.
-	MinAllowedFor = 2 * countBefore
 	// deniedFor is how long the kernel remembers a denied class.
 	deniedFor = 20 * time.Second
 	// slack is how much longer a class is recorded than the kernel remembers it: the kernel's
@@ -91,6 +86,8 @@ type Remembered = struct {
 
 // Kernel stores remembered verdicts.
 type Kernel interface {
+	// Missing returns what it lacks, nil if it can remember verdicts.
+	Missing() error
 	// Forget removes classes. Missing classes are no error.
 	Forget(ctx context.Context, allowed, denied []packet.Class) error
 	// ForgetAll removes all classes.
@@ -240,6 +237,10 @@ func (c *Cache) removeReversed(set *classes, action policy.Action, addrs []netip
 // they expire.
 func (c *Cache) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "verdictcache"))
+	if err := c.cfg.Kernel.Missing(); err != nil {
+		klog.FromContext(ctx).Error(err, "Verdicts are not remembered: the agent decides every connection")
+		return nil
+	}
 	count := time.NewTicker(countInterval)
 	defer count.Stop()
 	retry := time.NewTicker(retryInterval)
@@ -304,7 +305,7 @@ func (c *Cache) isEnabled() bool {
 
 // Healthy returns an error while the kernel may remember verdicts that are not recorded.
 func (c *Cache) Healthy() error {
-	if !c.isEnabled() {
+	if !c.isEnabled() && c.cfg.Kernel.Missing() == nil {
 		return errors.New("the kernel may remember verdicts of another agent")
 	}
 	return nil

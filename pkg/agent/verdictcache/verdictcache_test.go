@@ -44,6 +44,24 @@ func TestSecondConnectionIsRemembered(t *testing.T) {
 	})
 }
 
+// An old kernel is no fault: the agent decides every connection, and policies are in force.
+func TestNothingIsRememberedByAKernelThatCannot(t *testing.T) {
+	n := newNode(t)
+	n.kernel.missing = errors.ErrUnsupported
+	if err := n.cache.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := n.cache.Healthy(); err != nil {
+		t.Error(err)
+	}
+	for range 10 {
+		n.send(class(1))
+	}
+	if n.asked != 10 {
+		t.Errorf("the agent was asked %d times, want 10", n.asked)
+	}
+}
+
 func TestClassesThatDoNotRepeatAreNotRemembered(t *testing.T) {
 	run(t, func(t *testing.T, n *node) {
 		for i := range 1000 {
@@ -63,12 +81,12 @@ func TestNothingIsRememberedBesideAnotherAgent(t *testing.T) {
 		go n.cache.Run(ctx)
 		pass(10 * retryInterval)
 		// By the other agent, from a packet that waited in its queue.
-		n.kernel.accepted(class(2), DefaultAllowedFor)
+		n.kernel.accepted(class(2), allowedFor)
 		n.set(class(2), true)
 		if n.send(class(2)) {
 			t.Error("what another agent has allowed passes after a change denies it")
 		}
-		n.kernel.accepted(class(3), DefaultAllowedFor)
+		n.kernel.accepted(class(3), allowedFor)
 		pass(retryInterval)
 		if allowed, _ := n.kernel.sizes(); allowed != 0 {
 			t.Error("the kernel still remembers what another agent has decided")
@@ -117,7 +135,7 @@ func TestLateVerdictsAreForgotten(t *testing.T) {
 		d, _ := n.evaluate(class(1))
 		n.late = func() {
 			if n.cache.Remember(lasting(class(1), d)) {
-				n.kernel.accepted(class(1), DefaultAllowedFor)
+				n.kernel.accepted(class(1), allowedFor)
 			}
 		}
 		n.set(class(1), true)
@@ -290,7 +308,7 @@ func TestRemembers(t *testing.T) {
 				t.Errorf("class %d is remembered for %v, want %v", i, ago, time.Since(begin))
 			}
 		}
-		pass(DefaultAllowedFor)
+		pass(allowedFor)
 		wantRemembered(t, n, false)
 
 		for range deniedAfter {

@@ -17,7 +17,7 @@ type answerer struct {
 	number          uint16
 	handler         Handler
 	acceptMark      uint32
-	rememberMark    uint32
+	classMark       uint32
 	rejectMark      uint32
 	establishedMark uint32
 	failOpenOnPanic bool
@@ -43,7 +43,7 @@ func newAnswerer(cfg Config, number uint16, handler Handler, m *metrics, logger 
 		number:          number,
 		handler:         handler,
 		acceptMark:      cfg.AcceptMark,
-		rememberMark:    cfg.RememberMark,
+		classMark:       cfg.ClassMark,
 		rejectMark:      cfg.RejectMark,
 		establishedMark: cfg.EstablishedMark,
 		failOpenOnPanic: cfg.FailOpenOnPanic,
@@ -144,10 +144,10 @@ func (a *answerer) panicked(r any) Verdict {
 func (a *answerer) answer(p *packetMessage, v Verdict) {
 	verdict, mark := uint32(verdictAccept), p.mark
 	switch {
-	case v == Accept || v == Remember:
-		mark = mark&^(a.rememberMark|a.establishedMark) | a.acceptMark
-		if v == Remember {
-			mark |= a.rememberMark
+	case v == Accept || v == AcceptClass:
+		mark = mark&^(a.classMark|a.establishedMark) | a.acceptMark
+		if v == AcceptClass {
+			mark |= a.classMark
 		}
 	case v == Reject && p.answerable() && a.rejectMark != 0 && a.acceptMark != 0:
 		mark = mark&^a.acceptMark | a.rejectMark

@@ -22,12 +22,12 @@ import (
 type Verdict uint8
 
 const (
-	Drop      Verdict = iota // the zero value, so a forgotten assignment fails closed
-	Accept                   // the packet passes
-	Defer                    // no verdict yet: the packet is pending, and the Handler is called again shortly
-	DeferLong                // like Defer, but for a longer time and with a separate limit on pending packets
-	Remember                 // like Accept, and the packet gets Config.RememberMark
-	Reject                   // like Drop; with Packet.Answerable, the table answers the packet before it drops it
+	Drop        Verdict = iota // the zero value, so a forgotten assignment fails closed
+	Accept                     // the packet passes
+	Defer                      // no verdict yet: the packet is pending, and the Handler is called again shortly
+	DeferLong                  // like Defer, but for a longer time and with a separate limit on pending packets
+	AcceptClass                // like Accept, and the packet gets Config.ClassMark
+	Reject                     // like Drop; with Packet.Answerable, the table answers the packet before it drops it
 )
 
 // Packet is a packet that waits for its verdict.
@@ -117,9 +117,9 @@ type Config struct {
 	// AcceptMark is OR-ed into the mark of every accepted packet, for the base chains after
 	// the queue. Zero leaves marks alone.
 	AcceptMark uint32
-	// RememberMark is OR-ed into the mark of packets with the verdict Remember, and cleared in
+	// ClassMark is OR-ed into the mark of packets with the verdict AcceptClass, and cleared in
 	// the marks of other accepted packets. Zero leaves marks alone.
-	RememberMark uint32
+	ClassMark uint32
 	// RejectMark is OR-ed into the mark of packets with the verdict Reject, and AcceptMark is cleared.
 	// The kernel then continues with the next base chain, which must answer and drop the packet. With
 	// zero, Reject is Drop.

@@ -89,21 +89,21 @@ func TestABatchIsAnsweredInOneWrite(t *testing.T) {
 	})
 }
 
-func TestRememberMarkIsOnPacketsToRememberAlone(t *testing.T) {
+func TestClassMarkIsOnPacketsOfAcceptedClassesAlone(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		mark    uint32
 		verdict queue.Verdict
 		want    uint32
 	}{
-		{"remembered", 0x4000, queue.Remember, 0x4900},
+		{"class", 0x4000, queue.AcceptClass, 0x4900},
 		{"accepted", 0x4000, queue.Accept, 0x4100},
 		{"accepted, with the mark of another program", 0x4800, queue.Accept, 0x4100},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 				cfg := on(k)
-				cfg.AcceptMark, cfg.RememberMark = 0x100, 0x800
+				cfg.AcceptMark, cfg.ClassMark = 0x100, 0x800
 				start(t, cfg, always(tt.verdict))
 				synctest.Wait()
 				f := k.Send(100, queuetest.Packet{Payload: []byte("packet"), Mark: tt.mark})

@@ -32,7 +32,7 @@ const (
 
 // Remembered is the Part for remembered verdicts. Its methods may be called from any goroutine.
 type Remembered struct {
-	// For is how long a class is remembered as allowed, in whole seconds.
+	// For is how long a class is remembered as allowed, in whole seconds. With zero there is no such part.
 	For time.Duration
 
 	steerer *Steerer // nil until New
@@ -48,8 +48,11 @@ func (r *Remembered) part() part {
 
 func (r *Remembered) begin(s *Steerer, caps Capabilities) bool {
 	r.steerer, r.missing = s, caps.Remember
-	return r.missing == nil
+	return r.missing == nil && r.For != 0
 }
+
+// Missing returns what the kernel lacks to remember verdicts, nil if it lacks nothing.
+func (r *Remembered) Missing() error { return r.missing }
 
 // verdictSet is a set of remembered verdicts.
 type verdictSet struct {

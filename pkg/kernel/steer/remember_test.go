@@ -355,6 +355,31 @@ func TestVerdictsOfTableThatIsNotInPlace(t *testing.T) {
 	check(t, newer, errNotInPlace)
 }
 
+// A table has no part that is off or that the kernel lacks a feature for.
+func TestPartsThatAreLeftOut(t *testing.T) {
+	missing := errors.New("no counters")
+	for name, tt := range map[string]struct {
+		part Remembered
+		caps Capabilities
+		want error // of a call
+	}{
+		"off":         {Remembered{}, Capabilities{}, errNotInPlace},
+		"unsupported": {Remembered{For: time.Minute}, Capabilities{Remember: missing}, missing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig()
+			cfg.Parts = []Part{&tt.part}
+			s := newSteerer(cfg, tt.caps, nil, nil, nil)
+			if len(s.cfg.Parts) > 0 || s.cfg.askChain() != s.cfg.decideChain() {
+				t.Error("the part is in the table")
+			}
+			if err := tt.part.ForgetAll(t.Context()); !errors.Is(err, tt.want) {
+				t.Errorf("error %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
 // rememberingRun is like run with remembered verdicts.
 func rememberingRun(t *testing.T) running {
 	t.Helper()
