@@ -2,6 +2,7 @@ package netpol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 type Timed interface {
 	// Time makes connections one after the other, so that none waits for another, and returns how
 	// long each took to its first answer. A connection without an answer within its Silence is an
-	// error.
+	// error. errors.ErrUnsupported means that this backend measures none.
 	Time(ctx context.Context, connections []Connection) ([]time.Duration, error)
 }
 
@@ -72,6 +73,9 @@ func (r Runner) MeasureLatency(ctx context.Context) (*Latency, error) {
 	var free, selected []time.Duration
 	for range latencyRounds {
 		took, err := measure(false)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("measure latency without policies: %w", err)
 		}

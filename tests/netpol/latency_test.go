@@ -54,8 +54,17 @@ func TestLatencyNeedsPoliciesInForce(t *testing.T) {
 	}
 }
 
+// timingNone is a Timed that cannot measure anything.
+type timingNone struct{ timed }
+
+func (timingNone) Time(context.Context, []Connection) ([]time.Duration, error) {
+	return nil, errors.ErrUnsupported
+}
+
 func TestLatencyOfOtherBackends(t *testing.T) {
-	if got, err := (Runner{Backend: newFake(nil)}).MeasureLatency(t.Context()); got != nil || err != nil {
-		t.Errorf("got %v, %v", got, err)
+	for _, backend := range []Backend{newFake(nil), timingNone{newTimed(true)}} {
+		if got, err := (Runner{Backend: backend}).MeasureLatency(t.Context()); got != nil || err != nil {
+			t.Errorf("got %v, %v", got, err)
+		}
 	}
 }

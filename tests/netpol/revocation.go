@@ -3,6 +3,7 @@ package netpol
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,8 @@ import (
 // Runner measures when the established connections end that a change denies.
 type Holder interface {
 	// Hold opens connections, and sends something on each every few milliseconds until they are
-	// closed. A connection without an answer within its Silence is an error.
+	// closed. A connection without an answer within its Silence is an error. errors.ErrUnsupported
+	// means that this backend holds none.
 	Hold(ctx context.Context, connections []Connection) (Held, error)
 }
 
@@ -89,6 +91,9 @@ func (p *play) hold(ctx context.Context, before *State, step Step) (*holding, er
 		return nil, nil
 	}
 	held, err := holder.Hold(ctx, connections)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("hold connections: %w", err)
 	}

@@ -2,6 +2,7 @@ package netpol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,6 +41,22 @@ func (h *holdingFake) Hold(_ context.Context, connections []Connection) (Held, e
 	h.holds = append(h.holds, connections)
 	h.open++
 	return &fakeHeld{h, connections}, nil
+}
+
+// holdingNone is a Holder that cannot hold anything.
+type holdingNone struct{ *fake }
+
+func (holdingNone) Hold(context.Context, []Connection) (Held, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Where no connection can be held, scenarios are played without.
+func TestNothingIsHeld(t *testing.T) {
+	f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })
+	result := Runner{Backend: holdingNone{f}, Settle: 1}.Play(t.Context(), closedX(small))
+	if !result.OK() || len(result.Steps) != 1 || result.Steps[0].Established.Cut != 0 {
+		t.Errorf("%v\n%s", result.Err, result.Report(ASCII, false))
+	}
 }
 
 type fakeHeld struct {

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
@@ -37,9 +36,6 @@ func (b *Backend) applyAdminPolicies(ctx context.Context, state *netpol.State) e
 		}
 		wanted[k] = append(wanted[k], object)
 	}
-	if err := b.rejectForeignSubjects(ctx, slices.Concat(slices.Collect(maps.Values(wanted))...)); err != nil {
-		return err
-	}
 	for _, k := range b.kinds {
 		if err := b.applyKind(ctx, k, wanted[k]); err != nil {
 			return err
@@ -58,8 +54,8 @@ func (b *Backend) kindOf(policy netpol.Policy) (kind, error) {
 	return b.kinds[i], nil
 }
 
-// object returns what is written for a policy: owned, and with the names of nodes for node-1, node-2
-// and so on.
+// object returns what is written for a policy: of this run, and with the names of nodes for node-1,
+// node-2 and so on.
 func (b *Backend) object(k kind, policy netpol.Policy) (*unstructured.Unstructured, error) {
 	content, err := as[map[string]any](policy)
 	if err != nil {
@@ -68,9 +64,10 @@ func (b *Backend) object(k kind, policy netpol.Policy) (*unstructured.Unstructur
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": content["spec"]}}
 	object.SetGroupVersionKind(k.resource.GroupVersion().WithKind(k.name))
 	object.SetName(policy.GetName())
-	owned := map[string]string{ownerLabel: ownerValue}
-	maps.Copy(owned, policy.GetLabels())
-	object.SetLabels(owned)
+	object.SetLabels(policy.GetLabels())
+	if err := b.name.nameAdmin(object); err != nil {
+		return nil, fmt.Errorf("policy %s: %w", netpol.PolicyName(policy), err)
+	}
 	nameNodes(object, b.nodes)
 	return object, nil
 }
@@ -79,7 +76,7 @@ func (b *Backend) object(k kind, policy netpol.Policy) (*unstructured.Unstructur
 // has an object with a wanted name.
 func (b *Backend) applyKind(ctx context.Context, k kind, wanted []*unstructured.Unstructured) error {
 	client := b.objects.Resource(k.resource)
-	existing, err := client.List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "=" + ownerValue})
+	existing, err := client.List(ctx, metav1.ListOptions{LabelSelector: b.selectOwn()})
 	if err != nil {
 		return fmt.Errorf("list %s: %w", k.resource.Resource, err)
 	}
@@ -96,6 +93,9 @@ func (b *Backend) applyKind(ctx context.Context, k kind, wanted []*unstructured.
 		case !alike(current, object):
 			object.SetResourceVersion(current.GetResourceVersion())
 			_, err = client.Update(ctx, object, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+		}
+		if apierrors.IsAlreadyExists(err) {
+			err = errors.New("exists, and is not of this run: it is another suite's, or the cluster's own")
 		}
 		if err != nil {
 			return fmt.Errorf("policy %s: %w", netpol.PolicyName(object), refused(err))
@@ -148,50 +148,6 @@ func items(object map[string]any, path ...string) []map[string]any {
 		}
 	}
 	return all
-}
-
-// rejectForeignSubjects returns an error if a policy selects pods in namespaces that the
-// backend does not own, because a Deny there could disconnect the cluster itself.
-func (b *Backend) rejectForeignSubjects(ctx context.Context, objects []*unstructured.Unstructured) error {
-	policies := slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == cidrGroup.name })
-	if len(policies) == 0 {
-		return nil
-	}
-	foreign, err := b.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "!=" + ownerValue})
-	if err != nil {
-		return fmt.Errorf("list namespaces: %w", err)
-	}
-	for _, policy := range policies {
-		selector, err := subjectNamespaces(policy)
-		if err != nil {
-			return fmt.Errorf("%w: policy %s: %w", netpol.ErrRefused, netpol.PolicyName(policy), err)
-		}
-		reached := slices.IndexFunc(foreign.Items, func(n corev1.Namespace) bool { return selector.Matches(labels.Set(n.Labels)) })
-		if reached >= 0 {
-			return fmt.Errorf("%w: policy %s selects namespace %s, which the suite does not own", netpol.ErrRefused, netpol.PolicyName(policy), foreign.Items[reached].Name)
-		}
-	}
-	return nil
-}
-
-// subjectNamespaces returns what selects the namespaces of a policy's subject. A subject without a
-// known field is an error: it could be any pods.
-func subjectNamespaces(policy *unstructured.Unstructured) (labels.Selector, error) {
-	for _, path := range [][]string{{"namespaces"}, {"pods", "namespaceSelector"}, {"serviceAccounts", "namespaceSelector"}} {
-		field, found, err := unstructured.NestedMap(policy.Object, append([]string{"spec", "subject"}, path...)...)
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			continue
-		}
-		selector, err := as[metav1.LabelSelector](field)
-		if err != nil {
-			return nil, err
-		}
-		return metav1.LabelSelectorAsSelector(&selector)
-	}
-	return nil, errors.New("the subject has no known field")
 }
 
 // as returns an object in another form. Whole numbers in untyped ones are int64, as in answers of the

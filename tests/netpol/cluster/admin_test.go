@@ -125,11 +125,9 @@ func (w *world) adminPolicies(t *testing.T) string {
 // createForeign creates a policy that the backend does not own.
 func (w *world) createForeign(t *testing.T, k kind) {
 	t.Helper()
-	object, err := (&Backend{}).object(k, netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	object.SetLabels(nil)
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"priority": int64(1)}}}
+	object.SetGroupVersionKind(k.resource.GroupVersion().WithKind(k.name))
+	object.SetName("t-theirs")
 	if _, err := w.objects.Resource(k.resource).Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
 		t.Fatal(err)
 	}
@@ -155,11 +153,11 @@ func testApplyAdminPolicies(t *testing.T, k kind, served *metav1.APIResourceList
 			state.Apply(netpol.NewAdminNetworkPolicy("a", 1, subject), netpol.NewAdminNetworkPolicy("b", 2, subject),
 				netpol.NewBaselineAdminNetworkPolicy(subject), netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 3, subject),
 				netpol.NewCIDRGroup("g", "env=own"))
-		}, "CIDRGroup/g env=own, AdminNetworkPolicy/a 1, AdminNetworkPolicy/b 2, BaselineAdminNetworkPolicy/default, ClusterNetworkPolicy/c 3, ClusterNetworkPolicy/theirs 1"},
+		}, "CIDRGroup/t-g env=own, AdminNetworkPolicy/t-a 1, AdminNetworkPolicy/t-b 2, BaselineAdminNetworkPolicy/default, ClusterNetworkPolicy/t-c 3, ClusterNetworkPolicy/t-theirs 1"},
 		{func() {
 			state.Withdraw("AdminNetworkPolicy/b", "BaselineAdminNetworkPolicy/default")
 			state.Apply(netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 4, subject), netpol.NewCIDRGroup("g", "env=cloud"))
-		}, "CIDRGroup/g env=cloud, AdminNetworkPolicy/a 1, ClusterNetworkPolicy/c 4, ClusterNetworkPolicy/theirs 1"},
+		}, "CIDRGroup/t-g env=cloud, AdminNetworkPolicy/t-a 1, ClusterNetworkPolicy/t-c 4, ClusterNetworkPolicy/t-theirs 1"},
 	} {
 		step.change()
 		if err := b.Apply(t.Context(), state); err != nil {
@@ -174,18 +172,44 @@ func testApplyAdminPolicies(t *testing.T, k kind, served *metav1.APIResourceList
 		t.Fatal(err)
 	}
 
-	if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
+	if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/t-theirs 1"; got != want {
 		t.Errorf("after Close policies are %s, want %s", got, want)
 	}
 }
 
-func TestAdminPoliciesOutsideTheSuiteAreRejected(t *testing.T) {
+// What a policy selects is of its run, however the scenario selects it.
+func TestAdminPoliciesSelectTheirRun(t *testing.T) {
+	for name, policy := range map[string]netpol.Policy{
+		"all namespaces": netpol.NewAdminNetworkPolicy("a", 1, netpol.DenyFrom(netpol.Namespaces(""))),
+		"pods":           netpol.NewBaselineAdminNetworkPolicy(netpol.On(netpol.Pods("pod=a"))),
+		"labels":         netpol.NewClusterNetworkPolicy("p", v1beta1.AdminTier, 9, netpol.On(netpol.Namespaces("ns in (x, y)"))),
+		"accounts":       netpol.ProposedYAML("p", "{subject: {serviceAccounts: {namespaceSelector: {}, names: [a]}}}"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.serve(nil, v1Resources, v2Resources)
+			state := netpol.Model{}.State()
+			state.Apply(policy)
+			if err := w.backend(t, Config{}).Apply(t.Context(), state); err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range allKinds {
+				for _, object := range w.list(t, k) {
+					text := fmt.Sprint(object.Object["spec"].(map[string]any)["subject"])
+					if strings.Count(text, "matchLabels:map[netpol-suite/run:t]") != 1 {
+						t.Errorf("the subject is %s", text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A subject that could be any pods, and a name that is taken, are errors. What was there stays.
+func TestAdminPoliciesThatAreNotApplied(t *testing.T) {
 	for want, policy := range map[string]netpol.Policy{
-		"namespace kube-system":                             netpol.NewAdminNetworkPolicy("a", 1, netpol.DenyFrom(netpol.Namespaces(""))),
-		"policy BaselineAdminNetworkPolicy/default selects": netpol.NewBaselineAdminNetworkPolicy(netpol.On(netpol.Pods("pod=a"))),
-		"policy ClusterNetworkPolicy/p selects":             netpol.ProposedYAML("p", "{subject: {serviceAccounts: {namespaceSelector: {}, names: [a]}}}"),
-		"subject has no known field":                        netpol.ProposedYAML("p", "{subject: {planets: {}}}"),
-		"ClusterNetworkPolicy/theirs":                       netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
+		"subject has no known field":                                    netpol.ProposedYAML("p", "{subject: {planets: {}}}"),
+		"ClusterNetworkPolicy/t-theirs: exists, and is not of this run": netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
 	} {
 		t.Run(want, func(t *testing.T) {
 			w := newWorld(t)
@@ -197,7 +221,7 @@ func TestAdminPoliciesOutsideTheSuiteAreRejected(t *testing.T) {
 			if err := w.backend(t, Config{}).Apply(t.Context(), state); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("Apply = %v, want an error about %s", err, want)
 			}
-			if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
+			if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/t-theirs 1"; got != want {
 				t.Errorf("policies are %s, want %s", got, want)
 			}
 		})

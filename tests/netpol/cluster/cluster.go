@@ -1,7 +1,7 @@
 // Package cluster is a backend for live Kubernetes clusters. It creates pods through the
 // API server and makes connections by a command in each pod. It changes only namespaces
-// that it created, and its cluster-scoped policies select only these. It does not depend on
-// the provider that enforces the policies.
+// that it created, and its cluster-scoped policies select only these, so that several suites can use
+// a cluster at the same time. It does not depend on the provider that enforces the policies.
 package cluster
 
 import (
@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -24,8 +25,12 @@ import (
 
 // Config is the configuration of a Backend.
 type Config struct {
-	// Image has the program prober of kube-network-policies in its PATH.
+	// Image is agnhost of Kubernetes, 2.63 or later.
 	Image string
+	// Prober is an image with the program prober of kube-network-policies in its PATH. If it is set,
+	// pods have it instead of agnhost. It makes ICMP, SCTP, connections of hosts outside, connections
+	// that are held and connections that are timed, which agnhost does not.
+	Prober string
 	// ViaServices makes every connection use a Service in front of the pod.
 	ViaServices bool
 	// Families are the address families of pods.
@@ -56,8 +61,11 @@ type Config struct {
 // Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var faults []error
-	if c.Image == "" {
-		faults = append(faults, errors.New("Image is empty"))
+	if c.Image == "" && c.Prober == "" {
+		faults = append(faults, errors.New("Image and Prober are empty"))
+	}
+	if c.Prober == "" && (c.SCTP || len(c.Outside) > 0 || c.CutsEstablished) {
+		faults = append(faults, errors.New("SCTP, Outside and CutsEstablished need Prober, which is empty"))
 	}
 	if len(c.Families) == 0 {
 		faults = append(faults, errors.New("Families is empty"))
@@ -71,6 +79,8 @@ func (c Config) Validate() error {
 // Backend is a live cluster.
 type Backend struct {
 	cfg     Config
+	name    runName
+	program program
 	client  kubernetes.Interface
 	objects dynamic.Interface // for cluster-scoped policies
 	run     runner
@@ -117,19 +127,23 @@ func New(ctx context.Context, access *rest.Config, cfg Config) (*Backend, error)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return newBackend(ctx, client, objects, newExec(access, client), cfg)
+	name := runName("netpol-" + rand.String(5))
+	return newBackend(ctx, client, objects, name, newExec(access, client, name), cfg)
 }
 
-func newBackend(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface, run runner, cfg Config) (*Backend, error) {
+func newBackend(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface, name runName, run runner, cfg Config) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.PodTimeout == 0 {
 		cfg.PodTimeout = 2 * time.Minute
 	}
-	b := &Backend{cfg: cfg, client: client, objects: objects, run: run, served: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP},
+	b := &Backend{cfg: cfg, name: name, program: agnhost{netexecPort}, client: client, objects: objects, run: run, served: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP},
 		nodeAddresses: make(map[string][]string), addresses: make(map[way]string), nodePorts: make(map[servedPort]int32),
 		sessions: make(map[string]*session), hosts: make(map[string]*host)}
+	if b.ownProber() {
+		b.program = prober{cfg.SCTP}
+	}
 	if cfg.SCTP {
 		b.served = append(b.served, corev1.ProtocolSCTP)
 	}
@@ -156,10 +170,15 @@ func newBackend(ctx context.Context, client kubernetes.Interface, objects dynami
 		return nil, err
 	}
 	if cfg.Scale != (Scale{}) {
-		b.scale, err = startScale(ctx, client, cfg)
+		b.scale, err = startScale(ctx, client, name, cfg)
 	}
 	return b, err
 }
+
+func (b *Backend) ownProber() bool { return b.cfg.Prober != "" }
+
+// Name returns the beginning of the names of all namespaces and policies of this run.
+func (b *Backend) Name() string { return string(b.name) }
 
 // Supports returns what pods with the rights of the configuration can observe.
 func (b *Backend) Supports() netpol.Support {
@@ -176,8 +195,12 @@ func (b *Backend) Supports() netpol.Support {
 	if b.cfg.CutsEstablished {
 		features = append(features, netpol.CutsEstablished)
 	}
+	protocols := b.served
+	if b.ownProber() {
+		protocols = append([]corev1.Protocol{netpol.ICMP}, b.served...)
+	}
 	return netpol.Support{
-		Protocols: append([]corev1.Protocol{netpol.ICMP}, b.served...),
+		Protocols: protocols,
 		Families:  b.cfg.Families,
 		Features:  features,
 		Nodes:     len(b.nodes),
@@ -223,7 +246,22 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	return err
 }
 
-func (b *Backend) apply(ctx context.Context, state *netpol.State) error {
+func (b *Backend) apply(ctx context.Context, scenario *netpol.State) error {
+	state, err := b.name.named(scenario)
+	if err != nil {
+		return err
+	}
+	err = b.applyNamed(ctx, state)
+	for i, pod := range state.Pods {
+		namespace := scenario.Pods[i].Namespace
+		scenario.Pods[i] = pod.DeepCopy()
+		scenario.Pods[i].Namespace = namespace
+	}
+	return err
+}
+
+// applyNamed applies a state that has the names of the cluster.
+func (b *Backend) applyNamed(ctx context.Context, state *netpol.State) error {
 	owned, err := b.ownedNamespaces(ctx)
 	if err != nil {
 		return err
@@ -271,7 +309,7 @@ func (b *Backend) Close() error {
 // noteStatus stores the addresses in a pod's status.
 func (b *Backend) noteStatus(pod *corev1.Pod, via netpol.Via) {
 	for _, ip := range pod.Status.PodIPs {
-		b.note(netpol.PodName(pod), via, ip.IP)
+		b.note(b.name.scenarioName(pod), via, ip.IP)
 	}
 }
 

@@ -85,7 +85,7 @@ func (w *world) run(ctx context.Context, namespace, pod string, command []string
 	if slices.Equal(command, holdCommand) {
 		return holdIn(func(string, attempt) string { return "" })(ctx, namespace, pod, command, in, out, nil)
 	}
-	if want := []string{"prober", "try", "-at-once=32"}; !slices.Equal(command, want) {
+	if want := (prober{}).try(); !slices.Equal(command, want) {
 		return fmt.Errorf("command %v, want %v", command, want)
 	}
 	w.mu.Lock()
@@ -125,8 +125,8 @@ func (w *world) run(ctx context.Context, namespace, pod string, command []string
 
 func (w *world) backend(t *testing.T, cfg Config) *Backend {
 	t.Helper()
-	cfg.Image, cfg.Families = "prober", []corev1.IPFamily{corev1.IPv4Protocol}
-	b, err := newBackend(t.Context(), w, w.objects, w.run, cfg)
+	cfg.Prober, cfg.Families = "prober", []corev1.IPFamily{corev1.IPv4Protocol}
+	b, err := newBackend(t.Context(), w, w.objects, "t", w.run, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +165,8 @@ func TestApply(t *testing.T) {
 	if now := state.Addr("x/a", corev1.IPv4Protocol); now == old {
 		t.Errorf("x/a was not recreated: it still has %s", now)
 	}
-	changed, _ := w.CoreV1().Pods("x").Get(t.Context(), "b", metav1.GetOptions{})
-	namespace, _ := w.CoreV1().Namespaces().Get(t.Context(), "y", metav1.GetOptions{})
+	changed, _ := w.CoreV1().Pods("t-x").Get(t.Context(), "b", metav1.GetOptions{})
+	namespace, _ := w.CoreV1().Namespaces().Get(t.Context(), "t-y", metav1.GetOptions{})
 	if changed.Labels["pod"] != "other" || namespace.Labels["team"] != "red" {
 		t.Errorf("labels of x/b %v, of y %v", changed.Labels, namespace.Labels)
 	}
@@ -191,7 +191,7 @@ func TestPodsMoveToTheirNode(t *testing.T) {
 		if err := b.Apply(t.Context(), netpol.Model{Pods: tt.pods}.State()); err != nil {
 			t.Fatal(err)
 		}
-		pod, err := b.client.CoreV1().Pods("y").Get(t.Context(), "a", metav1.GetOptions{})
+		pod, err := b.client.CoreV1().Pods("t-y").Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil || pod.Spec.NodeName != tt.want {
 			t.Errorf("with %d pods in each namespace y/a runs on %s, want %s (error %v)", len(tt.pods), pod.Spec.NodeName, tt.want, err)
 		}
@@ -231,12 +231,12 @@ func TestApplyTriesAgain(t *testing.T) {
 
 func TestApplyRejectsForeignNamespace(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := w.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "t-x"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b := w.backend(t, Config{})
-	if err := b.Apply(t.Context(), netpol.Model{}.State()); err == nil || !strings.Contains(err.Error(), "namespace x") {
-		t.Errorf("Apply = %v, want an error about namespace x", err)
+	if err := b.Apply(t.Context(), netpol.Model{}.State()); err == nil || !strings.Contains(err.Error(), "namespace t-x") {
+		t.Errorf("Apply = %v, want an error about namespace t-x", err)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestServiceAccounts(t *testing.T) {
 		if err := b.Apply(t.Context(), state); err != nil {
 			t.Fatal(err)
 		}
-		pod, err := w.CoreV1().Pods("x").Get(t.Context(), "a", metav1.GetOptions{})
+		pod, err := w.CoreV1().Pods("t-x").Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil || pod.Spec.ServiceAccountName != account {
 			t.Errorf("got account %q and error %v, want %q", pod.Spec.ServiceAccountName, err, account)
 		}
@@ -260,7 +260,7 @@ func TestServiceAccounts(t *testing.T) {
 			t.Errorf("the pod with account %q is the one before it", account)
 		}
 	}
-	if _, err := w.CoreV1().ServiceAccounts("x").Get(t.Context(), "web", metav1.GetOptions{}); err != nil {
+	if _, err := w.CoreV1().ServiceAccounts("t-x").Get(t.Context(), "web", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -279,7 +279,7 @@ func playScenario(t *testing.T, services bool) {
 		if services != strings.HasPrefix(address, "10.96.") {
 			t.Errorf("services %v: connected to %s", services, address)
 		}
-		policies, _ := w.NetworkingV1().NetworkPolicies("x").List(context.Background(), metav1.ListOptions{})
+		policies, _ := w.NetworkingV1().NetworkPolicies("t-x").List(context.Background(), metav1.ListOptions{})
 		host, _, _ := strings.Cut(address, ":")
 		if len(policies.Items) > 0 && b.podAt(host) != from && strings.HasPrefix(b.podAt(host), "x/") {
 			return "timeout"
@@ -318,7 +318,7 @@ func TestHostNetworkAndICMP(t *testing.T) {
 	if !result.OK() || len(result.Unsupported) > 0 {
 		t.Fatalf("unsupported %v\n%s", result.Unsupported, result.Report(netpol.ASCII, true))
 	}
-	pod, err := w.CoreV1().Pods("host").Get(t.Context(), "node-2", metav1.GetOptions{})
+	pod, err := w.CoreV1().Pods("t-host").Get(t.Context(), "node-2", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestHostNetworkAndICMP(t *testing.T) {
 	if !pod.Spec.HostNetwork || len(pod.Spec.SecurityContext.Sysctls) > 0 || pod.Spec.Containers[0].Ports[0].HostPort != 80 {
 		t.Errorf("host/node-2 has %+v", pod.Spec)
 	}
-	namespace, err := w.CoreV1().Namespaces().Get(t.Context(), "host", metav1.GetOptions{})
+	namespace, err := w.CoreV1().Namespaces().Get(t.Context(), "t-host", metav1.GetOptions{})
 	if err != nil || namespace.Labels[podSecurityLabel] != "privileged" {
 		t.Errorf("%v; the labels of namespace host are %v", err, namespace.Labels)
 	}

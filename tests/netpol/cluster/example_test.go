@@ -23,7 +23,7 @@ func ExampleNew() {
 		return
 	}
 	backend, err := cluster.New(ctx, access, cluster.Config{
-		Image:    "netpol-prober:v0.2.0",
+		Image:    "registry.k8s.io/e2e-test-images/agnhost:2.66.1",
 		Families: []corev1.IPFamily{corev1.IPv4Protocol},
 	})
 	if err != nil {

@@ -22,12 +22,15 @@ const (
 	heldPorts     = 20000
 )
 
-// Hold runs a command in each pod that holds the pod's connections.
+// Hold runs a command in each pod that holds the pod's connections. No program of agnhost can.
 func (b *Backend) Hold(ctx context.Context, connections []netpol.Connection) (netpol.Held, error) {
+	if !b.ownProber() {
+		return nil, errors.ErrUnsupported
+	}
 	h := &held{sessions: make(map[string]*session), indices: bySource(connections), count: len(connections)}
 	b.mu.Lock()
 	for name := range h.indices {
-		h.sessions[name] = startSession(b.runnerOf(name), name, holdCommand)
+		h.sessions[name] = startSession(b.runnerOf(name), name, prober{}, holdCommand)
 	}
 	first := b.held
 	b.held += len(connections)

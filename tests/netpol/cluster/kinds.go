@@ -87,10 +87,10 @@ type trial struct {
 	policies []netpol.Policy
 }
 
-// trials returns what to try on the API server. The subjects are in the suite's own namespaces.
+// trials returns what to try on the API server.
 func (b *Backend) trials() []trial {
-	const subject = `tier: Admin, priority: 1000, subject: {namespaces: {matchLabels: {` + ownerLabel + `: ` + ownerValue + `}}}`
-	on, names := netpol.On(netpol.Namespaces(ownerLabel)), netpol.AllowTo(netpol.Nodes(""), netpol.DomainNames("example.com"))
+	const subject = `tier: Admin, priority: 1000, subject: {namespaces: {}}`
+	on, names := netpol.On(netpol.Namespaces("")), netpol.AllowTo(netpol.Nodes(""), netpol.DomainNames("example.com"))
 	port := netpol.DenyFrom(netpol.Namespaces("")).At(netpol.Named("", "web"))
 	proposed := func(rule string) []netpol.Policy {
 		return []netpol.Policy{netpol.ProposedYAML(trialName, `{`+subject+`, `+rule+`}`)}
@@ -110,7 +110,7 @@ func (b *Backend) trials() []trial {
 }
 
 // trialName is the name of the policies to try.
-const trialName = "netpol-suite"
+const trialName = "trial"
 
 // findFields adds the features whose fields the API server takes, in dry runs.
 func (b *Backend) findFields(ctx context.Context) error {

@@ -17,17 +17,18 @@ import (
 
 // Labels of the backend's objects.
 const (
-	ownerLabel = "netpol-suite/owner" // on namespaces
+	ownerLabel = "netpol-suite/owner" // on everything that has no namespace of a suite
 	ownerValue = "netpol-suite"
+	runLabel   = "netpol-suite/run" // on namespaces and cluster-scoped policies: the name of the run
 	podLabel   = "netpol-suite/pod" // on pods: the pod's name, for its Service
 
 	// podSecurityLabel says which pods a namespace admits (Pod Security Standards).
 	podSecurityLabel = "pod-security.kubernetes.io/enforce"
 )
 
-// ownedNamespaces returns the namespaces that a backend created, by name.
+// ownedNamespaces returns the namespaces of this run, by name.
 func (b *Backend) ownedNamespaces(ctx context.Context) (map[string]*corev1.Namespace, error) {
-	list, err := b.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "=" + ownerValue})
+	list, err := b.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: b.selectOwn()})
 	if err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
@@ -38,13 +39,16 @@ func (b *Backend) ownedNamespaces(ctx context.Context) (map[string]*corev1.Names
 	return owned, nil
 }
 
+// selectOwn selects what has the label of this run.
+func (b *Backend) selectOwn() string { return runLabel + "=" + string(b.name) }
+
 // applyNamespaces creates, relabels and deletes owned namespaces. It is an error if a
 // namespace of another owner has a wanted name.
 func (b *Backend) applyNamespaces(ctx context.Context, state *netpol.State, owned map[string]*corev1.Namespace) error {
 	client := b.client.CoreV1().Namespaces()
 	for _, wanted := range state.Namespaces {
 		object := wanted.DeepCopy()
-		object.Labels[ownerLabel] = ownerValue
+		object.Labels[ownerLabel], object.Labels[runLabel] = ownerValue, string(b.name)
 		if b.cfg.SCTP || slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return p.Namespace == object.Name && p.Spec.HostNetwork }) {
 			object.Labels[podSecurityLabel] = "privileged"
 		}

@@ -24,7 +24,7 @@ type host struct {
 
 // applyHosts serves the ports of state on its hosts and nowhere else, and stores the addresses.
 func (b *Backend) applyHosts(ctx context.Context, state *netpol.State) error {
-	serve := b.serveCommand(state.Ports...)
+	serve, _ := b.program.serve(state.Ports)
 	wanted := make(map[string]bool)
 	for _, h := range state.Hosts {
 		wanted[h.Name] = true
@@ -49,10 +49,10 @@ func (b *Backend) applyHosts(ctx context.Context, state *netpol.State) error {
 func (b *Backend) addHost(ctx context.Context, h netpol.Host, serve []string) error {
 	run := onHost(b.cfg.Outside, h.Addrs)
 	var output bytes.Buffer
-	if err := run(ctx, "", "", []string{"prober", "version"}, strings.NewReader(""), &output, &output); err != nil {
+	if err := run(ctx, "", "", b.program.end(), strings.NewReader(""), &output, &output); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(b.cfg.Outside, " "), err, bytes.TrimSpace(output.Bytes()))
 	}
-	added := &host{run: run, addresses: h.Addrs, serve: serve, server: startSession(run, h.Name, serve)}
+	added := &host{run: run, addresses: h.Addrs, serve: serve, server: startSession(run, h.Name, b.program, serve)}
 	b.mu.Lock()
 	b.hosts[h.Name] = added
 	b.mu.Unlock()

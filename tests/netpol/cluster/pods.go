@@ -108,7 +108,7 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete pod %s: %w", netpol.PodName(&pod), err)
 		}
-		b.endSession(netpol.PodName(&pod))
+		b.endSession(b.name.scenarioName(&pod))
 	}
 	return b.wait(ctx, "pods of "+namespace+" to be gone", func(ctx context.Context) (bool, error) {
 		left, err := surplus(ctx)
@@ -120,7 +120,7 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 // ports with the same names.
 func runAlike(a, b *corev1.Pod) bool {
 	alike := func(a, b corev1.Container) bool {
-		return slices.Equal(a.Command, b.Command) && slices.Equal(a.Ports, b.Ports)
+		return slices.Equal(a.Command, b.Command) && slices.Equal(a.Env, b.Env) && slices.Equal(a.Ports, b.Ports)
 	}
 	return a.Spec.NodeName == b.Spec.NodeName && a.Spec.SchedulerName == b.Spec.SchedulerName && accountOf(a) == accountOf(b) &&
 		slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, alike) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, alike)
@@ -225,14 +225,16 @@ const proberContainer = "prober"
 // declare ports whose names are already declared: names must be unique in a container but
 // not in a pod.
 func (b *Backend) containers(state *netpol.State, pod *corev1.Pod) []corev1.Container {
-	containers := []corev1.Container{b.container(proberContainer, b.serveCommand(state.Ports...)...)}
+	command, env := b.program.serve(state.Ports)
+	containers := []corev1.Container{b.container(proberContainer, command...)}
+	containers[0].Env = env
 	for _, port := range state.Ports {
 		for _, protocol := range b.served {
 			declared := corev1.ContainerPort{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}
 			i := slices.IndexFunc(containers, func(c corev1.Container) bool { return !declares(c, declared.Name) })
 			if i < 0 {
 				i = len(containers)
-				containers = append(containers, b.container(fmt.Sprintf("%s-%d", proberContainer, i), idle...))
+				containers = append(containers, b.container(fmt.Sprintf("%s-%d", proberContainer, i), b.program.idle()...))
 			}
 			containers[i].Ports = append(containers[i].Ports, declared)
 		}
@@ -249,9 +251,9 @@ func declares(c corev1.Container, name string) bool {
 func (b *Backend) initContainers(pod *corev1.Pod) []corev1.Container {
 	var containers []corev1.Container
 	for _, declared := range pod.Spec.InitContainers {
-		container := b.container(declared.Name, "prober", "version")
+		container := b.container(declared.Name, b.program.end()...)
 		if declared.RestartPolicy != nil && *declared.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			container = b.container(declared.Name, idle...)
+			container = b.container(declared.Name, b.program.idle()...)
 			container.RestartPolicy = declared.RestartPolicy
 		}
 		for _, port := range declared.Ports {
@@ -263,26 +265,11 @@ func (b *Backend) initContainers(pod *corev1.Pod) []corev1.Container {
 	return containers
 }
 
-// idle is the command of containers that only declare ports.
-var idle = []string{"prober", "serve", "-listen=127.0.0.1:0"}
-
-// serveCommand returns the command that serves ports.
-func (b *Backend) serveCommand(ports ...int32) []string {
-	command := []string{"prober", "serve"}
-	if b.cfg.SCTP {
-		command = append(command, "-sctp")
-	}
-	for _, port := range ports {
-		command = append(command, fmt.Sprintf("-listen=:%d", port))
-	}
-	return command
-}
-
 // container returns a container that runs a command.
 func (b *Backend) container(name string, command ...string) corev1.Container {
 	return corev1.Container{
 		Name:            name,
-		Image:           b.cfg.Image,
+		Image:           cmp.Or(b.cfg.Prober, b.cfg.Image),
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         command,
 		SecurityContext: &corev1.SecurityContext{
@@ -316,6 +303,9 @@ func (b *Backend) waitRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 		running, err = b.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil || isReady(running) && len(running.Status.PodIPs) > 0 {
 			return err == nil, err
+		}
+		if running.Status.Phase == corev1.PodFailed { // such as one whose ports on the node another pod has
+			return false, fmt.Errorf("pod %s does not run: %s: %s", netpol.PodName(pod), running.Status.Reason, running.Status.Message)
 		}
 		if time.Since(started) < startTimeout {
 			return false, nil

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,9 +24,9 @@ import (
 )
 
 // newExec returns a runner that uses the API server.
-func newExec(access *rest.Config, client kubernetes.Interface) runner {
+func newExec(access *rest.Config, client kubernetes.Interface, run runName) runner {
 	return func(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, errs io.Writer) error {
-		return Exec(ctx, access, client, types.NamespacedName{Namespace: namespace, Name: pod}, proberContainer, command,
+		return Exec(ctx, access, client, types.NamespacedName{Namespace: run.of(namespace), Name: pod}, proberContainer, command,
 			remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
 	}
 }
@@ -63,8 +64,11 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 	return outcomes, nil
 }
 
-// Time makes connections one after the other. Their pods measure them.
+// Time makes connections one after the other. Their pods measure them, with the prober.
 func (b *Backend) Time(ctx context.Context, connections []netpol.Connection) ([]time.Duration, error) {
+	if !b.ownProber() {
+		return nil, errors.ErrUnsupported
+	}
 	var took []time.Duration
 	for i, c := range connections {
 		results, err := b.session(c.From).try(ctx, b.attempts(connections, []int{i}))
@@ -148,7 +152,7 @@ func (b *Backend) session(name string) *session {
 	defer b.mu.Unlock()
 	s := b.sessions[name]
 	if s == nil || s.hasEnded() {
-		s = startSession(b.runnerOf(name), name, tryCommand)
+		s = startSession(b.runnerOf(name), name, b.program, b.program.try())
 		b.sessions[name] = s
 	}
 	return s

@@ -239,8 +239,8 @@ func TestSCTP(t *testing.T) {
 		if err := b.Apply(t.Context(), netpol.Model{Namespaces: []string{"x"}, Pods: []string{"a"}}.State()); err != nil {
 			t.Fatal(err)
 		}
-		pod, _ := w.CoreV1().Pods("x").Get(t.Context(), "a", metav1.GetOptions{})
-		namespace, _ := w.CoreV1().Namespaces().Get(t.Context(), "x", metav1.GetOptions{})
+		pod, _ := w.CoreV1().Pods("t-x").Get(t.Context(), "a", metav1.GetOptions{})
+		namespace, _ := w.CoreV1().Namespaces().Get(t.Context(), "t-x", metav1.GetOptions{})
 		container := pod.Spec.Containers[0]
 		if root := *pod.Spec.SecurityContext.RunAsUser == 0; root != sctp || (namespace.Labels[podSecurityLabel] != "") != sctp ||
 			slices.Contains(container.Command, "-sctp") != sctp || slices.Contains(container.SecurityContext.Capabilities.Add, "NET_RAW") != sctp {

@@ -49,7 +49,7 @@ func (s Scale) Validate() error {
 }
 
 const (
-	// scaleLabel is on the namespaces of further pods, which are not those of scenarios.
+	// scaleLabel is on the namespaces of further pods, which are not those of scenarios: the run.
 	scaleLabel = "netpol-suite/scale"
 	// scaleApps is how many different labels its pods have. Policies select them by these.
 	scaleApps = 20
@@ -71,6 +71,7 @@ var (
 // scale is a Scale whose objects exist.
 type scale struct {
 	Scale
+	name     runName
 	client   kubernetes.Interface
 	families []corev1.IPFamily
 	stop     context.CancelFunc // of the churn
@@ -83,13 +84,9 @@ type scale struct {
 	err       error     // why the churn ended early
 }
 
-// startScale creates further objects and begins to change them. Those of an earlier run are removed
-// before.
-func startScale(ctx context.Context, client kubernetes.Interface, cfg Config) (*scale, error) {
-	s := &scale{Scale: cfg.Scale, client: client, families: cfg.Families, ended: make(chan struct{})}
-	if err := s.remove(ctx); err != nil {
-		return nil, err
-	}
+// startScale creates further objects and begins to change them.
+func startScale(ctx context.Context, client kubernetes.Interface, name runName, cfg Config) (*scale, error) {
+	s := &scale{Scale: cfg.Scale, name: name, client: client, families: cfg.Families, ended: make(chan struct{})}
 	if err := s.create(ctx); err != nil {
 		return nil, errors.Join(err, s.remove(context.WithoutCancel(ctx)))
 	}
@@ -101,7 +98,7 @@ func startScale(ctx context.Context, client kubernetes.Interface, cfg Config) (*
 // create creates all namespaces, pods and policies.
 func (s *scale) create(ctx context.Context) error {
 	for i := range s.Namespaces {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace(i), Labels: map[string]string{scaleLabel: "true"}}}
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace(i), Labels: map[string]string{ownerLabel: ownerValue, scaleLabel: string(s.name)}}}
 		if _, err := s.client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("namespace %s: %w", namespace.Name, err)
 		}
@@ -124,7 +121,7 @@ func (s *scale) create(ctx context.Context) error {
 }
 
 // namespace returns the name of namespace i, and of that of pod or policy i.
-func (s *scale) namespace(i int) string { return fmt.Sprintf("netpol-scale-%d", i%s.Namespaces) }
+func (s *scale) namespace(i int) string { return s.name.of(fmt.Sprintf("scale-%d", i%s.Namespaces)) }
 
 func scaleName(i int) string { return fmt.Sprintf("scale-%d", i) }
 
@@ -291,7 +288,7 @@ func (s *scale) close() error {
 func (s *scale) remove(ctx context.Context) error {
 	deleted := make(map[string]bool)
 	return waitFor(ctx, scaleTimeout, "namespaces of further pods to be gone", func(ctx context.Context) (bool, error) {
-		list, err := s.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: scaleLabel})
+		list, err := s.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: scaleLabel + "=" + string(s.name)})
 		if err != nil {
 			return false, fmt.Errorf("list namespaces: %w", err)
 		}

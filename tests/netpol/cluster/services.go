@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -65,13 +66,12 @@ func (b *Backend) applyService(ctx context.Context, state *netpol.State, pod *co
 		service, err = client.Update(ctx, service, metav1.UpdateOptions{})
 	}
 	if err == nil && via == netpol.LoadBalancer && len(service.Status.LoadBalancer.Ingress) == 0 {
-		service.Status.LoadBalancer.Ingress = b.balancerAddresses(service.Spec.IPFamilies)
-		service, err = client.UpdateStatus(ctx, service, metav1.UpdateOptions{})
+		service, err = b.giveAddresses(ctx, service)
 	}
 	if err != nil {
 		return err
 	}
-	b.noteService(netpol.PodName(pod), via, pod.Spec.NodeName, service)
+	b.noteService(b.name.scenarioName(pod), via, pod.Spec.NodeName, service)
 	return nil
 }
 
@@ -82,7 +82,7 @@ func sameServicePort(a, b corev1.ServicePort) bool {
 func (b *Backend) serviceObject(state *netpol.State, pod *corev1.Pod, via netpol.Via) *corev1.Service {
 	kind := serviceKinds[via]
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + kind.suffix},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + kind.suffix, Labels: map[string]string{ownerLabel: ownerValue}},
 		Spec:       *kind.spec.DeepCopy(),
 	}
 	service.Spec.Selector = map[string]string{podLabel: pod.Name}
@@ -106,12 +106,30 @@ var (
 // mostBalancers is how many load balancers have addresses of their own at the same time.
 const mostBalancers = 254
 
-// balancerAddresses returns the next address of each family.
-func (b *Backend) balancerAddresses(families []corev1.IPFamily) []corev1.LoadBalancerIngress {
-	b.mu.Lock()
-	n := b.balancers%mostBalancers + 1
-	b.balancers++
-	b.mu.Unlock()
+// giveAddresses gives a load balancer the next address of each family that no other has, such as one of
+// another suite.
+func (b *Backend) giveAddresses(ctx context.Context, service *corev1.Service) (*corev1.Service, error) {
+	list, err := b.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "=" + ownerValue})
+	if err != nil {
+		return nil, fmt.Errorf("list load balancers: %w", err)
+	}
+	for range mostBalancers {
+		ingress := balancerAddresses(service.Spec.IPFamilies, b.balancers%mostBalancers+1)
+		b.balancers++
+		if !slices.ContainsFunc(list.Items, func(other corev1.Service) bool {
+			return slices.ContainsFunc(other.Status.LoadBalancer.Ingress, func(taken corev1.LoadBalancerIngress) bool {
+				return slices.ContainsFunc(ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP == taken.IP })
+			})
+		}) {
+			service.Status.LoadBalancer.Ingress = ingress
+			return b.client.CoreV1().Services(service.Namespace).UpdateStatus(ctx, service, metav1.UpdateOptions{})
+		}
+	}
+	return nil, errors.New("other load balancers have all addresses")
+}
+
+// balancerAddresses returns address n of each family.
+func balancerAddresses(families []corev1.IPFamily, n int) []corev1.LoadBalancerIngress {
 	var ingress []corev1.LoadBalancerIngress
 	for _, family := range families {
 		network := balancers4

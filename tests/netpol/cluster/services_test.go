@@ -41,7 +41,7 @@ func TestWaysToAPod(t *testing.T) {
 	if len(services) != 6 {
 		t.Fatalf("%d services, want three for each pod that is not in the network of its node: %v", len(services), services)
 	}
-	nodePort, balancer := services["x/b-node-port"], services["x/b-load-balancer"]
+	nodePort, balancer := services["t-x/b-node-port"], services["t-x/b-load-balancer"]
 	if nodePort.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || balancer.Spec.LoadBalancerClass == nil {
 		t.Errorf("the NodePort is %+v, the load balancer %+v", nodePort.Spec, balancer.Spec)
 	}
@@ -52,7 +52,7 @@ func TestWaysToAPod(t *testing.T) {
 
 	want := []string{
 		"udp://" + state.Addr("x/b", corev1.IPv4Protocol).String() + ":81",
-		"udp://" + services["x/b"].Spec.ClusterIPs[0] + ":81",
+		"udp://" + services["t-x/b"].Spec.ClusterIPs[0] + ":81",
 		"udp://192.168.0.2:" + port("udp-81"),
 		"udp://" + balancer.Status.LoadBalancer.Ingress[0].IP + ":81",
 	}
@@ -79,7 +79,7 @@ func TestWaysToAPod(t *testing.T) {
 	if now[1] != strings.Replace(want[1], ":81", ":90", 1) || now[3] != strings.Replace(want[3], ":81", ":90", 1) {
 		t.Errorf("with other ports, connections to x/b go to %q", now)
 	}
-	service, err := w.CoreV1().Services("x").Get(context.Background(), "b", metav1.GetOptions{})
+	service, err := w.CoreV1().Services("t-x").Get(context.Background(), "b", metav1.GetOptions{})
 	if err != nil || len(service.Spec.Ports) != 6 || service.Spec.Ports[5].Port != 90 {
 		t.Errorf("%v; the ports are %v", err, service.Spec.Ports)
 	}

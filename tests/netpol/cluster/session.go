@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -24,9 +23,8 @@ const endPatience = 5 * time.Second
 // errEnded is the error of a session that was ended on purpose.
 var errEnded = errors.New("ended")
 
-// attempt is a line that a session reads. result is a line that it writes, with the same
-// ID. Both are the format of "prober try" and "prober hold" (docs/testing/prober.md of
-// kube-network-policies).
+// attempt is what a session is asked for, and result its answer, with the same ID. In JSON both are the
+// lines of "prober try" and "prober hold" (docs/testing/prober.md of kube-network-policies).
 type attempt struct {
 	ID           int    `json:"id"`
 	Target       string `json:"target,omitempty"` // without it, a question about a held connection
@@ -42,11 +40,7 @@ type result struct {
 	Silent  float64 `json:"silentMilliseconds"`
 }
 
-// Commands of sessions.
-var (
-	tryCommand  = []string{"prober", "try", "-at-once=" + strconv.Itoa(attemptsAtOnce)}
-	holdCommand = []string{"prober", "hold"}
-)
+var holdCommand = []string{"prober", "hold"}
 
 // runner runs a command in the container of a pod until it ends.
 type runner func(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, errs io.Writer) error
@@ -54,18 +48,19 @@ type runner func(ctx context.Context, namespace, pod string, command []string, i
 // session is a command in a pod that makes attempts until it is ended. Only one goroutine
 // may use it at a time.
 type session struct {
-	in     *io.PipeWriter
-	out    *json.Decoder
-	cancel context.CancelFunc
-	ended  chan struct{} // closed when the command has ended
+	program program
+	in      *io.PipeWriter
+	out     *json.Decoder
+	cancel  context.CancelFunc
+	ended   chan struct{} // closed when the command has ended
 }
 
-func startSession(run runner, pod string, command []string) *session {
+func startSession(run runner, pod string, p program, command []string) *session {
 	namespace, name, _ := strings.Cut(pod, "/")
 	ctx, cancel := context.WithCancel(context.Background())
 	in, toCommand := io.Pipe()
 	fromCommand, out := io.Pipe()
-	s := &session{in: toCommand, out: json.NewDecoder(fromCommand), cancel: cancel, ended: make(chan struct{})}
+	s := &session{program: p, in: toCommand, out: json.NewDecoder(fromCommand), cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(s.ended)
 		var complaint bytes.Buffer
@@ -118,21 +113,19 @@ func (s *session) try(ctx context.Context, attempts []attempt) (map[int]result, 
 	defer context.AfterFunc(ctx, s.cancel)()
 
 	asked := make(map[int]bool, len(attempts))
-	var lines bytes.Buffer
-	encoder := json.NewEncoder(&lines)
 	for _, a := range attempts {
 		asked[a.ID] = true
-		if err := encoder.Encode(a); err != nil {
-			return nil, err
-		}
+	}
+	lines, err := s.program.encode(attempts)
+	if err != nil {
+		return nil, err
 	}
 	// The command answers while it still reads.
-	go func() { _, _ = s.in.Write(lines.Bytes()) }()
+	go func() { _, _ = s.in.Write(lines) }()
 
 	results := make(map[int]result, len(attempts))
 	for len(results) < len(attempts) {
-		var r result
-		err := s.out.Decode(&r)
+		r, err := s.program.decode(s.out)
 		if _, answered := results[r.ID]; err == nil && (answered || !asked[r.ID]) {
 			err = fmt.Errorf("an answer to %d, which was not asked", r.ID)
 		}

@@ -31,11 +31,11 @@ func TestEndedPods(t *testing.T) {
 		if err := b.Apply(t.Context(), state); err != nil {
 			t.Fatal(err)
 		}
-		ended, err := w.CoreV1().Pods("x").Get(t.Context(), "a", metav1.GetOptions{})
+		ended, err := w.CoreV1().Pods("t-x").Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		running, err := w.CoreV1().Pods("x").Get(t.Context(), "d", metav1.GetOptions{})
+		running, err := w.CoreV1().Pods("t-x").Get(t.Context(), "d", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestEndedPods(t *testing.T) {
 	if err := b.Apply(t.Context(), netpol.Model{Namespaces: []string{"x"}}.State()); err != nil {
 		t.Fatal(err)
 	}
-	again, err := w.CoreV1().Pods("x").Get(t.Context(), "a", metav1.GetOptions{})
+	again, err := w.CoreV1().Pods("t-x").Get(t.Context(), "a", metav1.GetOptions{})
 	if err != nil || again.Spec.NodeName == "" || again.Status.Phase != corev1.PodRunning {
 		t.Errorf("%v; x/a runs on %q", err, again.Spec.NodeName)
 	}

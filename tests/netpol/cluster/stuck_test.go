@@ -23,8 +23,8 @@ func TestPodsThatDoNotStart(t *testing.T) {
 		want         string
 		atMost       time.Duration
 	}{
-		{"network plugin", "FailedCreatePodSandBox", "pod x/a does not start: FailedCreatePodSandBox: plugin type=\"bridge\" failed", 30 * time.Second},
-		{"slow image", "Pulling", "wait for pod x/a to run: context deadline exceeded", 2 * time.Minute},
+		{"network plugin", "FailedCreatePodSandBox", "pod t-x/a does not start: FailedCreatePodSandBox: plugin type=\"bridge\" failed", 30 * time.Second},
+		{"slow image", "Pulling", "wait for pod t-x/a to run: context deadline exceeded", 2 * time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -34,9 +34,9 @@ func TestPodsThatDoNotStart(t *testing.T) {
 					pod.Status.Phase = corev1.PodPending
 					return true, pod, w.Tracker().Create(action.GetResource(), pod, pod.Namespace)
 				})
-				event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "e"}, InvolvedObject: corev1.ObjectReference{Name: "a"},
+				event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "t-x", Name: "e"}, InvolvedObject: corev1.ObjectReference{Name: "a"},
 					Type: corev1.EventTypeWarning, Reason: c.reason, Message: "plugin type=\"bridge\" failed"}
-				if _, err := w.CoreV1().Events("x").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
+				if _, err := w.CoreV1().Events("t-x").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				started := time.Now()

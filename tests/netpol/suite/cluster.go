@@ -20,7 +20,8 @@ func clusterFlags(flags *flag.FlagSet) NewBackend {
 	var cfg cluster.Config
 	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster: path of the kubeconfig; the default is $KUBECONFIG")
 	families := flags.String("families", "IPv4", "cluster: address families of its pods: IPv4, IPv6, or both with a comma")
-	flags.StringVar(&cfg.Image, "image", "netpol-prober:v0.2.0", "cluster: image of the pods, with the program prober of kube-network-policies")
+	flags.StringVar(&cfg.Image, "image", "registry.k8s.io/e2e-test-images/agnhost:2.66.1", "cluster: image of the pods, agnhost of Kubernetes, 2.63 or later")
+	flags.StringVar(&cfg.Prober, "prober", "", "cluster: image with the prober of kube-network-policies, in place of -image; also play what agnhost cannot do: ICMP, -sctp, -outside, and established connections")
 	flags.BoolVar(&cfg.ViaServices, "via-services", false, "cluster: connect to every pod through a Service in front of it")
 	flags.BoolVar(&cfg.HostNetwork, "host-network", false, "cluster: also play scenarios with pods in the network of their node, which serve ports there")
 	flags.BoolVar(&cfg.SCTP, "sctp", false, "cluster: also play scenarios with SCTP, whose packets take raw sockets")
