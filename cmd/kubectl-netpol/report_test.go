@@ -24,11 +24,11 @@ func aReport() *report {
 				Field: "spec.egress", Message: "100% dead,\nwhatever it says", Why: "Because.", Fix: "Add Egress.",
 			}},
 			{Finding: lint.Finding{
-				Rule: "no-rules", Severity: lint.Warning, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "closed"},
+				Rule: "equal-priority", Severity: lint.Warning, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "closed"},
 				Message: "there is none", Why: "No effect.", Fix: "Add rules.",
 			}},
 			{File: "/abs/x.yaml", Finding: lint.Finding{
-				Rule: "no-rules", Severity: lint.Info, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "other"},
+				Rule: "equal-priority", Severity: lint.Info, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "other"},
 				Message: "there is none", Why: "No effect.", Fix: "Add rules.",
 			}},
 		},
@@ -52,10 +52,10 @@ func TestReportAsText(t *testing.T) {
 whatever it says [dead-direction]
     Because.
     Fix: Add Egress.
-warning: AdminNetworkPolicy closed: there is none [no-rules]
+warning: AdminNetworkPolicy closed: there is none [equal-priority]
     No effect.
     Fix: Add rules.
-/abs/x.yaml: info: AdminNetworkPolicy other: there is none [no-rules]
+/abs/x.yaml: info: AdminNetworkPolicy other: there is none [equal-priority]
     Fix: Add rules.
 3 findings in 2 policies: 1 error, 1 warning, 1 info, 1 ignored
 `
@@ -67,8 +67,8 @@ warning: AdminNetworkPolicy closed: there is none [no-rules]
 // Each finding is one command on one line, whatever text it contains.
 func TestReportForGitHub(t *testing.T) {
 	const want = `::error file=a b/x%2Cy%3Az.yaml,line=7,title=dead-direction::NetworkPolicy shop/db spec.egress: 100%25 dead,%0Awhatever it says%0ABecause.%0AFix: Add Egress.
-::warning title=no-rules::AdminNetworkPolicy closed: there is none%0ANo effect.%0AFix: Add rules.
-::notice file=/abs/x.yaml,title=no-rules::AdminNetworkPolicy other: there is none%0ANo effect.%0AFix: Add rules.
+::warning title=equal-priority::AdminNetworkPolicy closed: there is none%0ANo effect.%0AFix: Add rules.
+::notice file=/abs/x.yaml,title=equal-priority::AdminNetworkPolicy other: there is none%0ANo effect.%0AFix: Add rules.
 `
 	if got := written(t, "github"); got != want {
 		t.Errorf("got\n%s", got)
@@ -272,7 +272,7 @@ func TestCheckFlags(t *testing.T) {
 		{args: "-f cluster.yaml -f shadowed/bad.yaml --fail-on info", code: 1, stdout: "[shadowed]"},
 		{args: "-f cluster.yaml -f dead-direction/bad.yaml --fail-on none", code: 0, stdout: "[dead-direction]"},
 		{args: "-f cluster.yaml -f dead-direction/bad.yaml --fail-on error", code: 1, stdout: "[dead-direction]"},
-		{args: "-f cluster.yaml -f node-address/good.yaml --service-cidr 192.168.0.0/16", code: 1, stdout: "[service-address]"},
+		{args: "-f cluster.yaml -f host-network-peer/good.yaml --service-cidr 192.168.0.0/16", code: 1, stdout: "[service-address]"},
 		{args: "-f cluster.yaml -f dead-direction/bad.yaml -o github", code: 1, stdout: "::error file=dead-direction/bad.yaml,line=9,title=dead-direction::NetworkPolicy shop/api spec.egress"},
 		{args: "-f cluster.yaml -f dead-direction/bad.yaml -o sarif", code: 1, stdout: `"uri": "dead-direction/bad.yaml"`},
 		{args: "--rules", code: 0, stdout: "no-dns"},

@@ -37,22 +37,13 @@ func eachBlock(p *compiled, f func(d policy.Direction, r *policy.Rule, i, k int,
 // owner is what has an address, and what to write instead, "" for what the rule says.
 type owner struct{ name, fix string }
 
-// owners maps each address to the Services, pods or nodes that have it and that the current
+// owners maps each address to the Services or pods that have it and that the current
 // rule is about.
 func (c *cluster) owners(d policy.Direction) map[netip.Addr]owner {
-	switch c.rule.ID {
-	case "service-address":
+	if c.rule.ID == "service-address" {
 		return c.serviceAddresses(d)
-	case "pod-address":
-		return c.podAddresses()
 	}
-	owners := map[netip.Addr]owner{}
-	for _, n := range c.Nodes {
-		for _, addr := range compile.NewNode(n).Addrs {
-			owners[addr] = owner{name: "node " + n.Name}
-		}
-	}
-	return owners
+	return c.podAddresses()
 }
 
 // serviceAddresses returns the addresses of Services that a packet never has in a direction.
@@ -88,8 +79,8 @@ func (c *cluster) podAddresses() map[netip.Addr]owner {
 	return owners
 }
 
-// addresses finds blocks that are a single address of a Service, a pod or a node. Each of
-// the three rules calls it.
+// addresses finds blocks that are a single address of a Service or a pod. Each of the two rules
+// calls it.
 func addresses(c *cluster) {
 	owners := [...]map[netip.Addr]owner{policy.Ingress: c.owners(policy.Ingress), policy.Egress: c.owners(policy.Egress)}
 	spans := c.serviceSpans()

@@ -126,9 +126,9 @@ func meet(s, o labels.Selector) bool {
 	return true
 }
 
-// podsInclude reports whether s selects all pods that o selects.
+// podsInclude reports whether s selects all pods that o selects. Both are of NetworkPolicies.
 func (c *cluster) podsInclude(s, o *policy.PodSelector) bool {
-	if !includes(s.Pods, o.Pods) || !accountsInclude(s, o) {
+	if !includes(s.Pods, o.Pods) {
 		return false
 	}
 	switch {
@@ -139,14 +139,6 @@ func (c *cluster) podsInclude(s, o *policy.PodSelector) bool {
 	}
 	ns := c.namespaces[o.Namespace]
 	return s.Namespaces.Empty() || ns != nil && s.Namespaces.Matches(labels.Set(ns.Labels))
-}
-
-// accountsInclude reports whether s selects all service accounts that o selects.
-func accountsInclude(s, o *policy.PodSelector) bool {
-	if o.Accounts == nil {
-		return s.Accounts == nil
-	}
-	return !slices.ContainsFunc(o.Accounts, func(name string) bool { return !s.HasAccount(name) })
 }
 
 // accountsMeet reports whether one service account can match both selectors.
@@ -342,33 +334,19 @@ func portsCovered(r *policy.Rule, rules []*policy.Rule) bool {
 	return matches
 }
 
-// peerIncluded reports whether the peers of r include p.
+// peerIncluded reports whether the peers of r, a rule of a NetworkPolicy, include p.
 func (c *cluster) peerIncluded(r *policy.Rule, p *policy.Peer) bool {
 	if r.AnyPeer {
 		return true
 	}
-	switch {
-	case p.Pods != nil:
+	if p.Pods != nil {
 		return slices.ContainsFunc(r.Peers, func(o policy.Peer) bool { return o.Pods != nil && c.podsInclude(o.Pods, p.Pods) })
-	case p.Nodes != nil:
-		return slices.ContainsFunc(r.Peers, func(o policy.Peer) bool { return o.Nodes != nil && includes(o.Nodes, p.Nodes) })
-	case p.Domains != nil:
-		return !slices.ContainsFunc(p.Domains, func(d policy.Domain) bool { return !hasDomain(r, d) })
 	}
 	var blocks []policy.Block
 	for _, o := range r.Peers {
 		blocks = append(blocks, o.Blocks...)
 	}
 	return !slices.ContainsFunc(p.Blocks, func(b policy.Block) bool { return !blocksInclude(blocks, b) })
-}
-
-// hasDomain reports whether the peers of r include every name of d.
-func hasDomain(r *policy.Rule, d policy.Domain) bool {
-	return slices.ContainsFunc(r.Peers, func(o policy.Peer) bool {
-		return slices.ContainsFunc(o.Domains, func(known policy.Domain) bool {
-			return known == d || known.Below && known.Matches(d.Name)
-		})
-	})
 }
 
 // peersMeet reports whether some packet can match a peer of each rule. It ignores the

@@ -192,7 +192,3 @@ func emptyPeers(c *cluster) {
 		}
 	}
 }
-
-func isEveryPod(s *policy.PodSelector) bool {
-	return s.Namespace == "" && s.Namespaces.Empty() && s.SelectsWhole()
-}

@@ -6,43 +6,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
-
-func emptyPorts(c *cluster) {
-	for _, p := range c.policies {
-		if p.admin() {
-			continue
-		}
-		for i, r := range p.network.Spec.Ingress {
-			c.emptyPorts(p, fmt.Sprintf("spec.ingress[%d].ports", i), r.Ports)
-		}
-		for i, r := range p.network.Spec.Egress {
-			c.emptyPorts(p, fmt.Sprintf("spec.egress[%d].ports", i), r.Ports)
-		}
-	}
-}
-
-func (c *cluster) emptyPorts(p *compiled, field string, ports []networkingv1.NetworkPolicyPort) {
-	if ports != nil && len(ports) == 0 {
-		c.find(p, field, "", "the list is empty: every protocol and port is allowed")
-	}
-	for i, port := range ports {
-		item := fmt.Sprintf("%s[%d]", field, i)
-		tcp := port.Protocol == nil || *port.Protocol == corev1.ProtocolTCP
-		switch {
-		case port.Port != nil || port.EndPort != nil || !tcp:
-		case port.Protocol == nil || !c.written(p, item+".protocol"):
-			c.find(p, item, "", "the item is empty: every port of TCP is allowed")
-		case len(ports) > 1:
-			c.find(p, item, "", "the item has no port: every port of TCP is allowed, whatever the other items say")
-		}
-	}
-}
 
 // declaredPorts returns the ports that the containers of a pod declare, named or not.
 func declaredPorts(p *corev1.Pod) []policy.NamedPort {

@@ -5,22 +5,18 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/tests/model/random"
 )
 
@@ -97,7 +93,7 @@ func TestEveryClusterCanBeChecked(t *testing.T) {
 			t.Fatalf("seed %d: in another order\ngot  %#v\nwant %#v", seed, got, want)
 		}
 	}
-	if len(seen) < 24 {
+	if len(seen) < 20 {
 		t.Errorf("only %d rules found anything", len(seen))
 	}
 }
@@ -162,61 +158,6 @@ func TestShadowedPoliciesChangeNothing(t *testing.T) {
 
 func object(p compile.Object) Object {
 	return Object{compile.KindOf(p).Name, p.GetNamespace(), p.GetName()}
-}
-
-// Rules that unreachable-rule finds can be removed without changing any connection.
-func TestUnreachableRulesChangeNothing(t *testing.T) {
-	count := 0
-	for seed := range uint64(3000) {
-		in := newGen(seed).cluster()
-		after := in
-		after.Policies = slices.Clone(in.Policies)
-		var what []string
-		for _, f := range slices.Backward(Check(in)) { // the last rule of a policy first
-			if f.Rule == "unreachable-rule" {
-				what = append(what, f.Object.String()+" "+f.Field)
-				i := slices.IndexFunc(after.Policies, func(p compile.Object) bool { return object(p) == f.Object })
-				after.Policies[i] = withoutRule(t, after.Policies[i], f.Field)
-			}
-		}
-		if len(what) > 0 {
-			count++
-			unchanged(t, seed, in, after, strings.Join(what, ", "))
-		}
-	}
-	if count < 30 {
-		t.Errorf("only %d clusters had any", count)
-	}
-}
-
-func withoutRule(t *testing.T, p compile.Object, field string) compile.Object {
-	var direction string
-	var index int
-	if _, err := fmt.Sscanf(strings.NewReplacer(".", " ", "[", " ", "]", " ").Replace(field), "spec %s %d", &direction, &index); err != nil {
-		t.Fatal(err)
-	}
-	copied := runtime.Object(p).DeepCopyObject().(compile.Object)
-	switch o := copied.(type) {
-	case *v1alpha1.AdminNetworkPolicy:
-		if direction == "ingress" {
-			o.Spec.Ingress = slices.Delete(o.Spec.Ingress, index, index+1)
-		} else {
-			o.Spec.Egress = slices.Delete(o.Spec.Egress, index, index+1)
-		}
-	case *v1alpha1.BaselineAdminNetworkPolicy:
-		if direction == "ingress" {
-			o.Spec.Ingress = slices.Delete(o.Spec.Ingress, index, index+1)
-		} else {
-			o.Spec.Egress = slices.Delete(o.Spec.Egress, index, index+1)
-		}
-	case *proposed.ClusterNetworkPolicy:
-		if direction == "ingress" {
-			o.Spec.Ingress = slices.Delete(o.Spec.Ingress, index, index+1)
-		} else {
-			o.Spec.Egress = slices.Delete(o.Spec.Egress, index, index+1)
-		}
-	}
-	return copied
 }
 
 // includes and meet agree with a check of every set of labels.

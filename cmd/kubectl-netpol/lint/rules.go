@@ -70,12 +70,6 @@ var Rules = []*Rule{
 		Fix:   "Give the pods a network of their own, or protect the node by other means.",
 	},
 	{
-		ID: "broad-subject", Severity: Warning, check: broadSubject,
-		Title: "podSelector {} in a policy that is named after one workload",
-		Why:   "An empty podSelector selects every pod of the namespace: each of them is isolated, and gets these rules.",
-		Fix:   "Select the pods that the name says.",
-	},
-	{
 		ID: "namespace-without-pods", Severity: Warning, check: namespaceWithoutPods,
 		Title: "A policy in a namespace that has no pods",
 		Why:   "A NetworkPolicy applies to pods of its own namespace only.",
@@ -109,12 +103,6 @@ var Rules = []*Rule{
 		Title: "An empty list of peers, which allows all peers",
 		Why:   "from: [] and to: [] mean the same as no list: every peer, inside and outside of the cluster.",
 		Fix:   "To allow all peers leave the list out. To allow none remove the rule.",
-	},
-	{
-		ID: "empty-ports", Severity: Warning, check: emptyPorts,
-		Title: "An empty list of ports, or an empty item, which allows all ports",
-		Why:   "ports: [] means every protocol and port, and an item {} every port of TCP.",
-		Fix:   "Name the ports. To allow all of them leave the list out.",
 	},
 	{
 		ID: "half-open", Severity: Warning, check: halfOpen,
@@ -155,12 +143,6 @@ var Rules = []*Rule{
 		Title: "The address of a pod in a block",
 		Why:   "A pod's address changes whenever it is created again, and another pod may get this one.",
 		Fix:   "Select the pod by its labels.",
-	},
-	{
-		ID: "node-address", Severity: Info, check: addresses,
-		Title: "The address of a node in a block",
-		Why:   "The address changes when the node is replaced. It also stands for every host-network pod of the node.",
-		Fix:   "Use a block that has the addresses of all such nodes, or in an administrator's policy the peer nodes.",
 	},
 	{
 		ID: "internet-includes-pods", Severity: Info, check: internetIncludesPods,
@@ -231,12 +213,6 @@ var Rules = []*Rule{
 		Fix:   "Add a policy with podSelector {} and policyTypes [Ingress] to the namespace.",
 	},
 	{
-		ID: "unreachable-rule", Severity: Warning, check: unreachableRule,
-		Title: "An administrator's rule that earlier rules cover",
-		Why:   "The first rule that matches decides. This one is never evaluated for a packet that it matches.",
-		Fix:   "Put the narrower rule first, or remove it.",
-	},
-	{
 		ID: "equal-priority", Severity: Warning, check: equalPriority,
 		Title: "Administrators' policies of equal priority that contradict each other",
 		Why:   "The API does not define which of them decides. These agents take the first by kind and name, others may not.",
@@ -247,35 +223,6 @@ var Rules = []*Rule{
 		Title: "An administrator's Deny of all networks, which also denies pods",
 		Why:   "Networks match the addresses of pods and nodes, too: connections between pods and DNS are denied.",
 		Fix:   "Put a rule with action Pass and peer namespaces: {} before it.",
-	},
-	{
-		ID: "domain-without-deny", Severity: Warning, check: domainWithoutDeny,
-		Title: "Domain names are allowed and nothing else is denied",
-		Why:   "Allowing names restricts nothing: egress to all other addresses stays allowed.",
-		Fix:   "Add a rule behind it that denies networks 0.0.0.0/0 and ::/0.",
-	},
-	{
-		ID: "domain-without-dns", Severity: Warning, check: domainWithoutDNS,
-		Title: "Domain names are allowed and DNS is denied",
-		Why:   "Addresses of names are learned from the DNS answers that a pod receives. Without DNS there are none.",
-		Fix:   "Allow or pass UDP and TCP 53 to the DNS pods in an earlier rule.",
-	},
-	{
-		ID: "domain-before-deny", Severity: Warning, check: domainBeforeDeny,
-		Title: "Private networks are denied after domain names are allowed",
-		Why:   "The first rule that matches decides, and whoever owns a domain chooses the addresses of its names. Names do not match addresses of pods and nodes, but they match other private addresses.",
-		Fix:   "Put the Deny before the rule with domain names. If pods have such addresses, let a rule before both pass or allow them.",
-	},
-	{
-		ID: "domain-name", Severity: Warning, check: domainName,
-		Title: "A domain name that no DNS query asks for",
-		Why:   "The name is compared with the names in DNS queries. An address, a URL, a port or a single label never matches.",
-	},
-	{
-		ID: "no-rules", Severity: Warning, check: noRules,
-		Title: "An administrator's policy without rules",
-		Why:   "Administrators' policies do not isolate pods. Without rules they have no effect.",
-		Fix:   "Add rules. To deny everything write a rule that denies it.",
 	},
 	{
 		ID: IgnoreComment, Severity: Warning,

@@ -1,7 +1,6 @@
 package lint
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -112,63 +111,6 @@ func (c *cluster) shadows(p *compiled, others []*compiled, d policy.Direction) (
 		refs = append(refs, others[isolating].ref())
 	}
 	return true, refs
-}
-
-// unreachableRule finds administrators' rules that no packet reaches, because earlier rules
-// match everything that they match. Those rules are in the same policy or in others with
-// all of its subjects.
-func unreachableRule(c *cluster) {
-	for _, p := range c.policies {
-		if !p.admin() || unreadable(p) {
-			continue
-		}
-		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-			c.unreachableRules(p, d)
-		}
-	}
-}
-
-func (c *cluster) unreachableRules(p *compiled, d policy.Direction) {
-	var before []*policy.Rule
-	for _, o := range c.admins {
-		if !unreadable(o) && o.Tier == p.Tier && o.precedes(p) && c.podsInclude(o.Subject, p.Subject) {
-			before = append(before, compiledRules(o, d)...)
-		}
-	}
-	own := compiledRules(p, d)
-	for first := 0; first < len(own); {
-		next := first // rules with one index are parts of one rule
-		for next < len(own) && own[next].Index == own[first].Index {
-			next++
-		}
-		parts := own[first:next]
-		if !slices.ContainsFunc(parts, func(r *policy.Rule) bool { return !c.covered(r, before) }) {
-			c.find(p, ruleField(d, parts[0]), "", "the rule never decides: %s match all of it before", c.coveringRules(parts[0], before, d))
-		}
-		before = append(before, parts...)
-		first = next
-	}
-}
-
-// coveringRules names the rules that cover r, or only one if it does so alone.
-func (c *cluster) coveringRules(r *policy.Rule, before []*policy.Rule, d policy.Direction) string {
-	name := func(o *policy.Rule) string { return fmt.Sprintf("%s %s", o.Policy, ruleField(d, o)) }
-	var part []string
-	for _, o := range before {
-		if c.covered(r, []*policy.Rule{o}) {
-			return "the peers and ports of " + name(o)
-		}
-		if c.peersMeet(r, o) && portsMeet(r, o) {
-			part = append(part, name(o))
-		}
-	}
-	return strings.Join(part, " and ")
-}
-
-// precedes reports whether the API defines an order between two administrators' policies
-// and puts p first. It defines none for equal priorities.
-func (p *compiled) precedes(o *compiled) bool {
-	return p != o && p.Compare(o.Policy) < 0 && p.Priority() != o.Priority()
 }
 
 // equalPriority finds policies whose order the API does not define, and whose rules

@@ -108,57 +108,6 @@ func (c *cluster) podNamespaces(yield func(string) bool) {
 // nameLabels are labels whose values name a workload.
 var nameLabels = []string{"app.kubernetes.io/name", "app.kubernetes.io/component", "app", "k8s-app", "component"}
 
-// broadSubject finds policies with rules and podSelector {} that are named after one
-// workload of the namespace, unless that workload is one of the peers.
-func broadSubject(c *cluster) {
-	for _, p := range c.policies {
-		if p.admin() || unreadable(p) || !p.Subject.Pods.Empty() || len(p.subjects) < 2 || len(p.Rules(policy.Ingress))+len(p.Rules(policy.Egress)) == 0 {
-			continue
-		}
-		named := map[string]string{} // label=value of each workload in the name
-		var pods []*pod
-		for _, pod := range p.subjects {
-			if key := c.namedAfter(p, pod); key != "" {
-				named[key] = pod.object.Labels[key]
-				pods = append(pods, pod)
-			}
-		}
-		if len(named) != 1 || len(pods) == len(p.subjects) {
-			continue
-		}
-		for key, value := range named {
-			c.find(p, "spec.podSelector", fmt.Sprintf("Write podSelector: {matchLabels: {%s: %s}}.", key, value),
-				"the policy is named after %s, and selects all pods of namespace %s", names(pods), p.Ref.Namespace)
-		}
-	}
-}
-
-// namedAfter returns the label of the pod whose value is part of the policy's name and does
-// not refer to its peers or its namespace.
-func (c *cluster) namedAfter(p *compiled, pod *pod) string {
-	for _, key := range nameLabels {
-		value := pod.object.Labels[key]
-		if value == "" || value == p.Ref.Namespace || !hasPart(p.Ref.Name, value) {
-			continue
-		}
-		for _, r := range p.rules {
-			for _, peer := range r.Peers {
-				if peer.Pods != nil && (strings.Contains(selectorText(peer.Pods), value) || len(c.selects(peer.Pods)) > 0 && slices.Contains(c.selects(peer.Pods), pod)) {
-					return ""
-				}
-			}
-		}
-		return key
-	}
-	return ""
-}
-
-// hasPart reports whether part is one or several consecutive parts of name, divided by
-// hyphens.
-func hasPart(name, part string) bool {
-	return strings.Contains("-"+name+"-", "-"+part+"-")
-}
-
 // noDefaultDeny finds namespaces with pods that nothing isolates for ingress. In files it
 // looks only at namespaces with a policy.
 func noDefaultDeny(c *cluster) {
