@@ -47,6 +47,7 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 		in: clusterstate.Input{Features: o.features}, selectors: map[workloads.Ref]*metav1.LabelSelector{},
 	}
 	err = r.read(ctx)
+	o.workloads = r.workloads
 	o.limits, o.services, o.selectors, o.exposing, o.exposingLimit = r.limits, r.services, r.selectors, r.exposing, r.exposingLimit
 	return r.in, err
 }

@@ -59,8 +59,10 @@ type options struct {
 	// them could not be read.
 	exposing      []*unstructured.Unstructured
 	exposingLimit string
-	// selectors are the pod selectors of the workloads that were read.
+	// selectors are the pod selectors of the workloads that were read, and workloads the labels of
+	// those of a live cluster.
 	selectors map[workloads.Ref]*metav1.LabelSelector
+	workloads []workloads.Labels
 	// findings are the parts of the enforced policies that are not enforced as written.
 	findings   []reachability.Finding
 	ifEnforced []reachability.Change // the changes if audited policies were enforced

@@ -40,8 +40,9 @@ type reader struct {
 	exposing []*unstructured.Unstructured // of exposure.Kinds
 	// exposingLimit says which of them could not be read.
 	exposingLimit string
-	// selectors are the pod selectors of the workloads that were read.
+	// selectors are the pod selectors of the workloads that were read, and workloads their labels.
 	selectors map[workloads.Ref]*metav1.LabelSelector
+	workloads []workloads.Labels
 	// limits are sentences that say what could not be read and what that means.
 	limits []string
 }
@@ -483,6 +484,9 @@ func podsOf[T any](r *reader, items []T) []*corev1.Pod {
 			continue
 		}
 		pods = append(pods, pod)
+		if o, ok := any(&items[i]).(metav1.Object); ok {
+			r.workloads = append(r.workloads, workloads.LabelsOf(o, pod))
+		}
 		if s, ok := workloads.SelectorOf(&items[i]); ok {
 			r.selectors[workloads.Of(pod)] = s
 		}

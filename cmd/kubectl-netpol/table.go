@@ -293,7 +293,7 @@ func printPartial(out io.Writer, o *reachability.Overview, s style) {
 				ports = trafficName(o.Port)
 			}
 			p := o.Partial(row, column)
-			line := fmt.Sprintf("%s -> %s: %d of %d pairs reach %s; not %s -> %s", &o.From[row], &o.To[column], p.Reaching, p.Pairs, ports, withoutPlace(p.Without[0]), withoutPlace(p.Without[1]))
+			line := fmt.Sprintf("%s -> %s: %d of %d pairs reach %s; not %s -> %s", &o.From[row], &o.To[column], p.Reaching, p.Pairs, ports, withoutPlace(p.Without[0]), lacking(p))
 			if p.Depends != "" {
 				line = fmt.Sprintf("%s -> %s: %s %s", &o.From[row], &o.To[column], ports, p.Depends)
 				what = "only some of the pods, or by addresses that are not known"
@@ -310,6 +310,21 @@ func printPartial(out io.Writer, o *reachability.Overview, s style) {
 	if more > mostPartial {
 		fmt.Fprintf(out, "and %d more; --by pod shows all\n", more-mostPartial)
 	}
+}
+
+// lacking lists the first few destinations that the source of an example does not reach.
+func lacking(p reachability.Partial) string {
+	const most = 4
+	var names []string
+	for _, label := range p.Lacking {
+		if name := withoutPlace(label); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // withoutPlace returns the name in a label: the place makes no difference.

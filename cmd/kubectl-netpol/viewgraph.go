@@ -9,6 +9,7 @@ import (
 // pageGraph is what the page's script draws: workloads, and an arrow for each cell in which
 // something is reached, or was before. A page without nodes has no graph.
 type pageGraph struct {
+	Unit   string       `json:"unit"` // what the nodes are: workloads, pods or namespaces
 	Nodes  []graphNode  `json:"nodes"`
 	Labels []graphLabel `json:"labels"`
 	// Edges are indexes of nodes and of a label.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"slices"
@@ -181,6 +182,7 @@ func (p *pages) fillGraph(page *matrixPage, q pageQuery, o comparison, shown, be
 		cell = template.URL("cell?" + q.encode())
 	}
 	page.Graph = newPageGraph(o, cell)
+	page.Graph.Unit = cmp.Or(q.By, "workload") + "s"
 	return nil
 }
 

@@ -30,6 +30,7 @@ func (c *Objects) assumePods(templates []object) {
 			continue
 		}
 		c.addSelector(workloads.Of(p), o)
+		c.Workloads = append(c.Workloads, workloads.LabelsOf(o.Object, p))
 		if have[workloads.Of(p)] || c.controlled(o) {
 			continue
 		}

@@ -68,8 +68,9 @@ type Objects struct {
 	Exposing       []*unstructured.Unstructured // of exposure.Kinds
 	Policies       []compile.Object             // kind by kind, in the order of compile.Kinds
 
-	// Selectors are the pod selectors of the workloads.
+	// Selectors are the pod selectors of the workloads, and Workloads their labels.
 	Selectors map[workloads.Ref]*metav1.LabelSelector
+	Workloads []workloads.Labels
 
 	// What the files lack and the reader assumes.
 	AssumedPods       []workloads.Ref // workloads whose pods are assumed

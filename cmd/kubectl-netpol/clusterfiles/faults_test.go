@@ -85,3 +85,25 @@ func TestPathsThatCannotBeRead(t *testing.T) {
 		})
 	}
 }
+
+// A document without a kind keeps nothing else from being read unless it may be a policy.
+func TestObjectsWithoutKind(t *testing.T) {
+	const pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c}]}\n"
+	for text, refused := range map[string]bool{
+		"apiVersion: v1\nmetadata: {name: x}\n":                       false,
+		"metadata: {name: x}\nspec: {replicas: 1}\n":                  false,
+		"apiVersion: cert-manager.io/v1\nspec: {subject: {ou: x}}\n":  false,
+		"apiVersion: networking.k8s.io/v1\nspec: {podSelector: {}}\n": true,
+		"metadata: {name: x}\nspec: {policyTypes: [Ingress]}\n":       true,
+		"spec: {subject: {namespaces: {}}}\n":                         true,
+		"kind: NetworkPolicy\nmetadata: {name: x}\n":                  true,
+	} {
+		o, err := Read([]string{Stdin}, strings.NewReader(text+pod), Options{})
+		switch {
+		case (err != nil) != refused:
+			t.Errorf("%q: got %v", text, err)
+		case !refused && (len(o.Pods) != 1 || len(o.Warnings) != 1):
+			t.Errorf("%q: got %d pods and %q", text, len(o.Pods), o.Warnings)
+		}
+	}
+}

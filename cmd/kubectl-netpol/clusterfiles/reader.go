@@ -104,6 +104,9 @@ func (r *reader) document(m manifest) error {
 	return r.object(m, k)
 }
 
+// policyFields are fields that policies have and other kinds do not.
+var policyFields = []string{"spec.policyTypes", "spec.podSelector", "spec.subject.namespaces", "spec.subject.pods", "spec.subject.serviceAccounts"}
+
 // headless handles an object without apiVersion or kind. Directories may contain YAML files
 // that are not manifests.
 func (r *reader) headless(m manifest, head manifestyaml.Header) error {
@@ -118,7 +121,7 @@ func (r *reader) headless(m manifest, head manifestyaml.Header) error {
 	case head.Kind == "":
 		missing = "kind"
 	}
-	policy := m.file.named && !m.file.built || m.doc.Has("spec.podSelector") || slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Name == head.Kind })
+	policy := slices.ContainsFunc(policyFields, m.doc.Has) || slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Name == head.Kind })
 	err := m.fault("", fmt.Errorf("%s: missing, not an object of Kubernetes", missing))
 	if !policy {
 		return tolerate(err, "passed over")

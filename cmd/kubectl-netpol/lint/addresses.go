@@ -2,10 +2,13 @@ package lint
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
@@ -211,26 +214,96 @@ func oneFamily(c *cluster) {
 	}
 }
 
-// exceptReopened finds excepts that another item allows, in the same policy or in one for
-// all of its pods, by a block larger than the except. An item that allows exactly the
-// except or a part of it was written for that purpose.
+// exceptReopened finds exceptions that another item allows, in the same policy or in one for all of
+// its pods: excepts by a block larger than the except, and NotIn by a selector of more than that. An
+// item that allows exactly the exception or a part of it was written for that purpose.
 func exceptReopened(c *cluster) {
 	for _, p := range c.policies {
 		if p.admin() || unreadable(p) {
 			continue
 		}
-		eachBlock(p, func(d policy.Direction, r *policy.Rule, i, k int, b policy.Block) {
-			for e, except := range b.Except {
-				if item := c.reopens(p, d, r, except); item != "" {
-					c.find(p, fmt.Sprintf("%s.ipBlock.except[%d]", peerField(d, r, i), e), "", "%v is allowed by %s", except, item)
-				}
+		for d, r := range p.rules {
+			for i := range r.Peers {
+				c.exceptReopened(p, d, r, i)
 			}
-		})
+		}
 	}
 }
 
-// reopens returns the item that allows an except of rule r, or "".
-func (c *cluster) reopens(p *compiled, d policy.Direction, r *policy.Rule, except netip.Prefix) string {
+func (c *cluster) exceptReopened(p *compiled, d policy.Direction, r *policy.Rule, i int) {
+	for _, b := range r.Peers[i].Blocks {
+		for e, except := range b.Except {
+			item := c.reopens(p, d, r, func(o *policy.Peer) string {
+				for _, other := range o.Blocks {
+					if other.Prefix.Bits() < except.Bits() && blocksInclude([]policy.Block{other}, policy.Block{Prefix: except}) {
+						return other.Prefix.String()
+					}
+				}
+				return ""
+			})
+			if item != "" {
+				c.find(p, fmt.Sprintf("%s.ipBlock.except[%d]", peerField(d, r, i), e), "", "%v is allowed by %s", except, item)
+			}
+		}
+	}
+	for excluded, text := range excludedBy(r.Peers[i].Pods) {
+		item := c.reopens(p, d, r, func(o *policy.Peer) string {
+			if o.Pods != nil && c.podsInclude(o.Pods, excluded) && !c.podsInclude(excluded, o.Pods) {
+				return selectorText(o.Pods)
+			}
+			return ""
+		})
+		if item != "" {
+			c.find(p, peerField(d, r, i), "", "%s is excluded, and allowed by %s", text, item)
+		}
+	}
+}
+
+// excludedBy yields, for each NotIn of a peer, the selector of the pods that it excludes, and its text.
+func excludedBy(s *policy.PodSelector) iter.Seq2[*policy.PodSelector, string] {
+	return func(yield func(*policy.PodSelector, string) bool) {
+		if s == nil {
+			return
+		}
+		for excluded, text := range withoutNotIn(s.Pods) {
+			if !yield(&policy.PodSelector{Namespace: s.Namespace, Namespaces: s.Namespaces, Pods: excluded}, text) {
+				return
+			}
+		}
+		if s.Namespace != "" {
+			return
+		}
+		for excluded, text := range withoutNotIn(s.Namespaces) {
+			if !yield(&policy.PodSelector{Namespaces: excluded, Pods: s.Pods}, text) {
+				return
+			}
+		}
+	}
+}
+
+// withoutNotIn yields s with each NotIn turned into the In that it excludes, and the text of that.
+func withoutNotIn(s labels.Selector) iter.Seq2[labels.Selector, string] {
+	return func(yield func(labels.Selector, string) bool) {
+		requirements, _ := s.Requirements()
+		for i := range requirements {
+			if requirements[i].Operator() != selection.NotIn {
+				continue
+			}
+			in, err := labels.NewRequirement(requirements[i].Key(), selection.In, requirements[i].ValuesUnsorted())
+			if err != nil {
+				continue
+			}
+			excluded := slices.Clone(requirements)
+			excluded[i] = *in
+			if !yield(labels.NewSelector().Add(excluded...), in.String()) {
+				return
+			}
+		}
+	}
+}
+
+// reopens returns the item that allows an exception of rule r, or "". by says what a peer that does is.
+func (c *cluster) reopens(p *compiled, d policy.Direction, r *policy.Rule, by func(*policy.Peer) string) string {
 	for _, o := range c.withAllOf(p) {
 		for i := range o.Rules(d) {
 			other := &o.Rules(d)[i]
@@ -241,10 +314,8 @@ func (c *cluster) reopens(p *compiled, d policy.Direction, r *policy.Rule, excep
 				return fmt.Sprintf("%s %s, which has no peers", o.ref(), ruleField(d, other))
 			}
 			for j := range other.Peers {
-				for _, b := range other.Peers[j].Blocks {
-					if b.Prefix.Bits() < except.Bits() && blocksInclude([]policy.Block{b}, policy.Block{Prefix: except}) {
-						return fmt.Sprintf("%s %s, %v", o.ref(), peerField(d, other, j), b.Prefix)
-					}
+				if what := by(&other.Peers[j]); what != "" {
+					return fmt.Sprintf("%s %s, %s", o.ref(), peerField(d, other, j), what)
 				}
 			}
 		}

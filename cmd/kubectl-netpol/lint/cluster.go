@@ -35,7 +35,14 @@ type cluster struct {
 	// by the first of them by name.
 	pods        []*pod
 	byNamespace map[string][]*pod
-	byLabel     map[podLabel][]*pod
+	withPods    []string            // the keys of byNamespace, sorted
+	byLabel     map[podLabel][]*pod // also without the namespace
+	labelled    map[podLabel][]*corev1.Namespace
+	assumed     map[string]bool // of AssumedNamespaces
+	near        *nearIndex      // of labels, built on first use
+	workloads   map[podLabel][]*workloads.Labels
+	expected    map[podLabel][]labels.Set    // of pods that the files do not have, built on first use
+	others      map[[2]string]string         // what elsewhere has found, by the keys of its selectors
 	services    map[string][]*corev1.Service // by namespace
 	policies    []*compiled                  // ordered by kind, namespace and name
 	admins      []*compiled                  // those of policies that are administrators'
@@ -48,9 +55,11 @@ type cluster struct {
 	endpoints map[*pod]*reachability.Endpoint // in reach, nil for pods without an address of their own
 	inFront   map[*pod][]*corev1.Service      // the Services that select a pod
 	exposed   []exposure.Exposure             // of pods, found on first use
+
+	compared int // how often selectors were compared with labels
 }
 
-// podLabel is a label of a pod, in its namespace.
+// podLabel is a label of a pod, in its namespace, or one of a namespace.
 type podLabel struct{ namespace, key, value string }
 
 // pod is a pod that represents all pods that no policy can distinguish from it.
@@ -117,6 +126,10 @@ func newCluster(in Input) *cluster {
 		namespaces:  map[string]*corev1.Namespace{},
 		byNamespace: map[string][]*pod{},
 		byLabel:     map[podLabel][]*pod{},
+		labelled:    map[podLabel][]*corev1.Namespace{},
+		assumed:     map[string]bool{},
+		workloads:   map[podLabel][]*workloads.Labels{},
+		others:      map[[2]string]string{},
 		ofNamespace: map[string][]*compiled{},
 		requiring:   map[podLabel][]*compiled{},
 		selected:    map[string]*matched{},
@@ -125,8 +138,23 @@ func newCluster(in Input) *cluster {
 		services:    map[string][]*corev1.Service{},
 	}
 	c.Pods, c.Nodes, c.Services = ordered(in.Pods), ordered(in.Nodes), ordered(in.Services)
-	for _, ns := range in.Namespaces {
+	c.Namespaces = ordered(in.Namespaces)
+	for _, ns := range c.Namespaces {
 		c.namespaces[ns.Name] = ns
+		for key, value := range ns.Labels {
+			label := podLabel{key: key, value: value}
+			c.labelled[label] = append(c.labelled[label], ns)
+		}
+	}
+	for _, name := range c.AssumedNamespaces {
+		c.assumed[name] = true
+	}
+	for i := range c.Workloads {
+		w := &c.Workloads[i]
+		for key, value := range w.Own {
+			label := podLabel{w.Ref.Namespace, key, value}
+			c.workloads[label] = append(c.workloads[label], w)
+		}
 	}
 	for _, s := range c.Services {
 		c.services[s.Namespace] = append(c.services[s.Namespace], s)
@@ -157,10 +185,13 @@ func (c *cluster) addPods() {
 		c.pods = append(c.pods, p)
 		c.byNamespace[o.Namespace] = append(c.byNamespace[o.Namespace], p)
 		for k, v := range o.Labels {
-			label := podLabel{o.Namespace, k, v}
-			c.byLabel[label] = append(c.byLabel[label], p)
+			for _, namespace := range []string{o.Namespace, ""} {
+				label := podLabel{namespace, k, v}
+				c.byLabel[label] = append(c.byLabel[label], p)
+			}
 		}
 	}
+	c.withPods = slices.Sorted(maps.Keys(c.byNamespace))
 }
 
 // class is equal for pods that policies can distinguish only by their addresses.
@@ -271,20 +302,15 @@ func (c *cluster) matching(s *policy.PodSelector) *matched {
 	if known := c.selected[key]; known != nil {
 		return known
 	}
-	namespaces := []string{s.Namespace}
-	if s.Namespace == "" {
-		namespaces = c.namespacesOf(s.Namespaces)
-	}
 	selected := &matched{}
-	for _, ns := range namespaces {
-		for _, p := range c.candidates(ns, s.Pods) {
-			switch {
-			case !s.Selects(&p.endpoint):
-			case p.host:
-				selected.hosts = append(selected.hosts, p)
-			default:
-				selected.pods = append(selected.pods, p)
-			}
+	for _, p := range c.candidates(s) {
+		c.compared++
+		switch {
+		case !s.Selects(&p.endpoint):
+		case p.host:
+			selected.hosts = append(selected.hosts, p)
+		default:
+			selected.pods = append(selected.pods, p)
 		}
 	}
 	c.selected[key] = selected
@@ -293,29 +319,72 @@ func (c *cluster) matching(s *policy.PodSelector) *matched {
 
 // namespacesOf returns the namespaces with pods whose labels s matches.
 func (c *cluster) namespacesOf(s labels.Selector) []string {
+	if s.Empty() {
+		return c.withPods
+	}
+	return slices.DeleteFunc(c.namespacesMatching(s), func(name string) bool { return len(c.byNamespace[name]) == 0 })
+}
+
+// namespacesMatching returns the namespaces whose labels s matches, with or without pods.
+func (c *cluster) namespacesMatching(s labels.Selector) []string {
+	candidates := c.Namespaces
+	requirements, _ := s.Requirements()
+	for i := range requirements {
+		if key, value, ok := exact(&requirements[i]); ok {
+			candidates = c.labelled[podLabel{key: key, value: value}]
+			break
+		}
+	}
 	var names []string
-	for _, name := range slices.Sorted(maps.Keys(c.byNamespace)) {
-		if ns := c.namespaces[name]; s.Empty() || ns != nil && s.Matches(labels.Set(ns.Labels)) {
-			names = append(names, name)
+	for _, ns := range candidates {
+		c.compared++
+		if s.Matches(labels.Set(ns.Labels)) {
+			names = append(names, ns.Name)
 		}
 	}
 	return names
 }
 
-// candidates returns the pods of a namespace that s may select. The index of the first
-// required label excludes most of the others.
-func (c *cluster) candidates(namespace string, s labels.Selector) []*pod {
+// exact returns the label that a requirement demands, if it is one with one value.
+func exact(r *labels.Requirement) (key, value string, ok bool) {
+	switch r.Operator() {
+	case selection.In, selection.Equals, selection.DoubleEquals:
+		if values := r.ValuesUnsorted(); len(values) == 1 {
+			return r.Key(), values[0], true
+		}
+	}
+	return "", "", false
+}
+
+// candidates returns the pods that s may select, in order. Indexes exclude most of the others.
+func (c *cluster) candidates(s *policy.PodSelector) []*pod {
+	if s.Namespace != "" {
+		return c.labelledPods(s.Namespace, s.Pods, c.byNamespace[s.Namespace])
+	}
+	namespaces := c.namespacesOf(s.Namespaces)
+	if anywhere := c.labelledPods("", s.Pods, c.pods); len(anywhere) < len(namespaces) || s.Namespaces.Empty() {
+		return anywhere
+	}
+	var pods []*pod
+	for _, ns := range namespaces {
+		c.compared++
+		pods = append(pods, c.labelledPods(ns, s.Pods, c.byNamespace[ns])...)
+	}
+	return pods
+}
+
+// labelledPods returns the pods with the rarest label that s demands, or all if it demands none.
+// Without a namespace they are those of all.
+func (c *cluster) labelledPods(namespace string, s labels.Selector, all []*pod) []*pod {
 	requirements, _ := s.Requirements()
 	for i := range requirements {
-		r := &requirements[i]
-		switch r.Operator() {
-		case selection.In, selection.Equals, selection.DoubleEquals:
-			if values := r.ValuesUnsorted(); len(values) == 1 {
-				return c.byLabel[podLabel{namespace, r.Key(), values[0]}]
+		if key, value, ok := exact(&requirements[i]); ok {
+			if pods := c.byLabel[podLabel{namespace, key, value}]; len(pods) < len(all) {
+				all = pods
 			}
 		}
 	}
-	return c.byNamespace[namespace]
+	return all
 }
 
 // evaluator returns the cluster that answers which connections are allowed. Pods without an

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
@@ -34,6 +35,8 @@ type Input struct {
 	Exposing   []*unstructured.Unstructured // of the kinds in exposure.Kinds
 	// ServiceCIDRs are the ranges of ClusterIPs, as far as they are known.
 	ServiceCIDRs []netip.Prefix
+	// Workloads are those of which the labels are known, ordered.
+	Workloads []workloads.Labels
 	// AssumedNamespaces are those of Namespaces of which only the name is known.
 	AssumedNamespaces []string
 	// Partial says that the cluster may have more objects than these, because they come from
@@ -104,14 +107,18 @@ type Finding struct {
 // object, field and rule.
 func Check(in Input) []Finding {
 	c := newCluster(in)
+	c.checkAll()
+	slices.SortStableFunc(c.findings, Compare)
+	return slices.Compact(c.findings)
+}
+
+func (c *cluster) checkAll() {
 	for _, r := range Rules {
 		if r.check != nil {
 			c.rule = r
 			r.check(c)
 		}
 	}
-	slices.SortStableFunc(c.findings, Compare)
-	return slices.Compact(c.findings)
 }
 
 // Compare orders findings by object, field and rule.

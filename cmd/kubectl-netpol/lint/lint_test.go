@@ -3,6 +3,7 @@ package lint
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/netip"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
@@ -166,4 +168,90 @@ func TestBlocksBetweenServices(t *testing.T) {
 
 func serviceAt(namespace, name string, addrs ...string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: addrs[0], ClusterIPs: addrs}}
+}
+
+// A podSelector that has the labels of a workload itself is never meant.
+func TestLabelsOfTheWorkload(t *testing.T) {
+	own := workloads.Labels{Ref: workloads.Ref{Kind: workloads.Deployment, Namespace: "shop", Name: "db"}, Own: map[string]string{"tier": "data"}, Pods: map[string]string{"app": "db"}}
+	for rule, spec := range map[string]string{
+		"selects-no-pod":    "{podSelector: {matchLabels: {tier: data}}, ingress: [{ports: [{port: 5432}]}]}",
+		"peer-selects-none": "{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {tier: data}}}]}]}",
+	} {
+		in := input(t, read(t, "cluster.yaml"), "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: p}, spec: "+spec+"}")
+		in.Workloads = []workloads.Labels{own}
+		i := slices.IndexFunc(Check(in), func(f Finding) bool { return f.Rule == rule })
+		if i < 0 {
+			t.Fatalf("%s: got %+v", rule, Check(in))
+		}
+		if f := Check(in)[i]; f.Severity != Warning || !strings.Contains(f.Message, "shop/db itself has these labels") || f.Fix != "Write the labels of its pods: app=db." {
+			t.Errorf("got %+v", f)
+		}
+	}
+}
+
+// The API server does not listen on the port of its Service.
+func TestPortsBehindServices(t *testing.T) {
+	const service = "{apiVersion: v1, kind: Service, metadata: {namespace: default, name: kubernetes}, spec: {clusterIP: 10.96.0.1, ports: [{name: https, port: 443}]}}"
+	for egress, want := range map[string]bool{
+		"{to: [{ipBlock: {cidr: 172.18.0.2/32}}], ports: [{port: 443}]}":                                     true,
+		"{to: [{ipBlock: {cidr: 172.18.0.0/24}}], ports: [{port: 443}]}":                                     true,
+		"{to: [{ipBlock: {cidr: 172.18.0.2/32}}], ports: [{port: 443}, {port: 6443}]}":                       false,
+		"{to: [{ipBlock: {cidr: 172.18.0.2/32}}], ports: [{port: 443}]}, {ports: [{port: 6443}]}":            false,
+		"{to: [{ipBlock: {cidr: 172.18.0.2/32}}], ports: [{port: 6443}]}":                                    false,
+		"{to: [{ipBlock: {cidr: 172.18.0.3/32}}], ports: [{port: 443}]}":                                     false,
+		"{to: [{ipBlock: {cidr: 172.18.0.0/24, except: [172.18.0.2/32]}}], ports: [{port: 443}]}":            false,
+		"{to: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [{port: 443}]}":                                         false,
+		"{to: [{ipBlock: {cidr: 172.18.0.2/32}}], ports: [{port: 443, protocol: UDP}]}":                      false,
+		"{to: [{ipBlock: {cidr: 'fd00::2/128'}}], ports: [{port: 443}]}":                                     true,
+		"{to: [{ipBlock: {cidr: 172.18.0.2/32}}], ports: [{port: 443, endPort: 6443}]}, {to: [], ports: []}": false,
+	} {
+		in := input(t, service, networkPolicy("p", "api", "policyTypes: [Egress]\negress: ["+egress+"]"))
+		in.Behind = exposure.Backends{"default/kubernetes": {
+			{Address: "172.18.0.2", PortName: "https", Protocol: corev1.ProtocolTCP, Port: 6443}, {Address: "fd00::2", PortName: "https", Protocol: corev1.ProtocolTCP, Port: 6443},
+		}}
+		got := slices.ContainsFunc(Check(in), func(f Finding) bool {
+			return f.Rule == "service-port" && f.Severity == Warning && f.Fix == "Write port: 6443."
+		})
+		if got != want {
+			t.Errorf("%s: got %v", egress, got)
+		}
+	}
+}
+
+// Twice as many namespaces or workloads need twice as many comparisons of selectors with labels, also
+// where no selector matches.
+func TestComparisonsAreLinear(t *testing.T) {
+	for name, cluster := range map[string]func(i int) (pod, subject, peer string){
+		"a namespace each": func(i int) (pod, subject, peer string) {
+			return fmt.Sprintf("{namespace: n%d, name: p, labels: {app: web, part-of: shop}}", i), fmt.Sprintf("n%d", i), "{podSelector: {matchLabels: {app: wbe, part-of: shop}}}"
+		},
+		"one namespace": func(i int) (pod, subject, peer string) {
+			return fmt.Sprintf("{namespace: one, name: p%d, labels: {app: web-%da, part-of: shop}}", i, i), "one", fmt.Sprintf("{podSelector: {matchLabels: {app: wbe-%da, part-of: shop}}}", i)
+		},
+		"pods of the next namespace": func(i int) (pod, subject, peer string) {
+			return fmt.Sprintf("{namespace: n%d, name: p, labels: {app: web%da, part-of: shop}}", i, i), fmt.Sprintf("n%d", i), fmt.Sprintf("{podSelector: {matchLabels: {app: web%da, part-of: shop}}}", i+1)
+		},
+		"namespaces by name": func(i int) (pod, subject, peer string) {
+			return fmt.Sprintf("{namespace: n%d, name: p, labels: {app: web, part-of: shop}}", i), fmt.Sprintf("n%d", i), fmt.Sprintf("{namespaceSelector: {matchLabels: {name: n%d}}, podSelector: {matchLabels: {app: web}}}", i+1)
+		},
+		"a policy without pods": func(i int) (pod, subject, peer string) {
+			return fmt.Sprintf("{namespace: n%d, name: p, labels: {app: web%da}}", i, i), fmt.Sprintf("m%d", i), fmt.Sprintf("{namespaceSelector: {}, podSelector: {matchLabels: {app: web%dx}}}", i)
+		},
+	} {
+		count := func(n int) int {
+			var manifests []string
+			for i := range n {
+				pod, namespace, peer := cluster(i)
+				manifests = append(manifests, "{apiVersion: v1, kind: Pod, metadata: "+pod+", spec: {containers: [{name: c}]}}",
+					fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: n%d, labels: {kubernetes.io/metadata.name: n%d}}}", i, i),
+					fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: %s, name: p%d}, spec: {podSelector: {matchLabels: {app: bew%d}}, ingress: [{from: [%s]}]}}", namespace, i, i, peer))
+			}
+			c := newCluster(input(t, manifests...))
+			c.checkAll()
+			return c.compared
+		}
+		if small, large := count(60), count(120); large > small*5/2 {
+			t.Errorf("%s: %d comparisons for 60, %d for 120", name, small, large)
+		}
+	}
 }

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -19,19 +21,18 @@ func peers(c *cluster) {
 	if len(c.pods) == 0 {
 		return
 	}
-	expected := c.expectedPods()
 	for _, p := range c.policies {
 		for d, r := range p.rules {
 			for i := range r.Peers {
 				if s := r.Peers[i].Pods; s != nil {
-					c.peer(p, d, r, i, s, expected)
+					c.peer(p, d, r, i, s)
 				}
 			}
 		}
 	}
 }
 
-func (c *cluster) peer(p *compiled, d policy.Direction, r *policy.Rule, i int, s *policy.PodSelector, expected []labels.Set) {
+func (c *cluster) peer(p *compiled, d policy.Direction, r *policy.Rule, i int, s *policy.PodSelector) {
 	pods, hosts := c.podsAndHosts(s)
 	if len(pods) > 0 {
 		return
@@ -48,23 +49,63 @@ func (c *cluster) peer(p *compiled, d policy.Direction, r *policy.Rule, i int, s
 		id, message = "namespace-label", fmt.Sprintf("no namespace has %s", s.Namespaces)
 		fix = fmt.Sprintf("Write %s: %s.", corev1.LabelMetadataName, name)
 	default:
-		near, elsewhere := c.nearPeer(r, i), c.elsewhere(s)
-		switch {
-		case near != "":
-			message += "; " + string(near)
-		case elsewhere != "" && !(c.Controllers && c.outside(s)):
-			message += " of namespace " + s.Namespace + "; such pods are in namespace " + elsewhere
-			fix = fmt.Sprintf("Add namespaceSelector with %s: %s to the item.", corev1.LabelMetadataName, elsewhere)
-		case c.Partial && (c.Controllers || c.outside(s) || slices.ContainsFunc(expected, func(l labels.Set) bool { return s.Pods.Matches(l) })):
-			return
-		case c.Partial:
-			severity = Info
+		why, elsewhere := Finding{}, ""
+		if !c.Controllers || !c.outside(s) {
+			elsewhere = c.elsewhere(s, p.Subject)
 		}
+		switch known := c.whose(s, c.nearPeer(r, i), elsewhere, &why); {
+		case known || !c.Partial:
+		case c.Controllers || c.outside(s) || c.isExpected(s.Pods):
+			return
+		default:
+			why.Severity = Info
+		}
+		message, fix, severity = message+why.Message, why.Fix, why.Severity
 	}
 	if id != c.rule.ID {
 		return
 	}
 	c.find(p, field, fix, "%s", message).Severity = severity
+}
+
+// whose says in f which pods a selector that matches none was probably meant for: those of a workload
+// that has the labels itself, those of the namespace elsewhere, or those with labels near them. It
+// returns false if there are none.
+func (c *cluster) whose(s *policy.PodSelector, near hint, elsewhere string, f *Finding) bool {
+	f.Severity = Warning
+	w := c.workloadWith(s)
+	switch {
+	case w != nil:
+		f.Message = fmt.Sprintf("; %s itself has these labels, and its pods have %s", w.Ref, labels.Set(w.Pods))
+		f.Fix = fmt.Sprintf("Write the labels of its pods: %s.", labels.Set(w.Pods))
+	case elsewhere != "":
+		f.Message = " of namespace " + s.Namespace + "; such pods are in namespace " + elsewhere
+		f.Fix = fmt.Sprintf("Add namespaceSelector with %s: %s to the item.", corev1.LabelMetadataName, elsewhere)
+	case near != "":
+		f.Message = "; " + string(near)
+	default:
+		return false
+	}
+	return true
+}
+
+// workloadWith returns the first workload whose own labels a selector matches, nil if there is none.
+func (c *cluster) workloadWith(s *policy.PodSelector) *workloads.Labels {
+	requirements, _ := s.Pods.Requirements()
+	for i := range requirements {
+		key, value, ok := exact(&requirements[i])
+		if !ok || s.Namespace == "" {
+			continue
+		}
+		for _, w := range c.workloads[podLabel{s.Namespace, key, value}] {
+			c.compared++
+			if s.Pods.Matches(labels.Set(w.Own)) {
+				return w
+			}
+		}
+		break
+	}
+	return nil
 }
 
 // outside reports whether s selects pods in namespaces without known pods. Such pods may
@@ -76,37 +117,65 @@ func (c *cluster) outside(s *policy.PodSelector) bool {
 	if s.Namespaces.Empty() || len(c.namespacesOf(s.Namespaces)) == 0 {
 		return true
 	}
-	for name, ns := range c.namespaces {
-		if len(c.byNamespace[name]) == 0 && s.Namespaces.Matches(labels.Set(ns.Labels)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.namespacesMatching(s.Namespaces), func(name string) bool { return len(c.byNamespace[name]) == 0 })
 }
 
-// elsewhere returns the first other namespace with pods that a podSelector alone would select there.
-func (c *cluster) elsewhere(s *policy.PodSelector) string {
+// elsewhere returns the first other namespace with pods that a podSelector alone would select there. It
+// is none with pods that subject would select, too: such a namespace is another environment.
+func (c *cluster) elsewhere(s, subject *policy.PodSelector) string {
 	if s.Namespace == "" || s.Pods.Empty() {
 		return ""
 	}
-	there := *s
-	there.Namespace, there.Namespaces = "", labels.Everything()
-	if pods := c.selects(&there); len(pods) > 0 {
-		return pods[0].object.Namespace
+	everywhere := func(s *policy.PodSelector) *policy.PodSelector {
+		return &policy.PodSelector{Namespaces: labels.Everything(), Pods: s.Pods}
 	}
-	return ""
-}
-
-// expectedPods returns the labels by which policies select pods that the files do not have:
-// something else may create them.
-func (c *cluster) expectedPods() []labels.Set {
-	var sets []labels.Set
-	for _, p := range c.policies {
-		if p.network != nil && len(p.subjects) == 0 && len(p.network.Spec.PodSelector.MatchLabels) > 0 && c.nearSubject(p) == "" {
-			sets = append(sets, p.network.Spec.PodSelector.MatchLabels)
+	key, twins := [2]string{reachability.SelectorKey(everywhere(s))}, map[string]bool{}
+	if subject != nil && !subject.Pods.Empty() {
+		key[1] = reachability.SelectorKey(everywhere(subject))
+	}
+	if name, known := c.others[key]; known {
+		return name
+	}
+	c.others[key] = ""
+	if key[1] != "" {
+		for _, p := range c.selects(everywhere(subject)) {
+			twins[p.object.Namespace] = true
 		}
 	}
-	return sets
+	for _, p := range c.selects(everywhere(s)) {
+		c.compared++
+		if !twins[p.object.Namespace] {
+			c.others[key] = p.object.Namespace
+			break
+		}
+	}
+	return c.others[key]
+}
+
+// isExpected reports whether policies select pods that s matches and that the files do not have:
+// something else may create them.
+func (c *cluster) isExpected(s labels.Selector) bool {
+	if c.expected == nil {
+		c.expected = map[podLabel][]labels.Set{}
+		for _, p := range c.policies {
+			if p.network != nil && len(p.subjects) == 0 && len(p.network.Spec.PodSelector.MatchLabels) > 0 && c.nearSubject(p) == "" {
+				for key, value := range p.network.Spec.PodSelector.MatchLabels {
+					label := podLabel{key: key, value: value}
+					c.expected[label] = append(c.expected[label], p.network.Spec.PodSelector.MatchLabels)
+				}
+			}
+		}
+	}
+	requirements, _ := s.Requirements()
+	for i := range requirements {
+		if key, value, ok := exact(&requirements[i]); ok {
+			return slices.ContainsFunc(c.expected[podLabel{key: key, value: value}], func(l labels.Set) bool {
+				c.compared++
+				return s.Matches(l)
+			})
+		}
+	}
+	return false
 }
 
 // orNotAnd finds a namespaceSelector that was probably meant to be in the same item as the
@@ -154,24 +223,13 @@ func (c *cluster) namespaceLabel(s *policy.PodSelector) string {
 		}
 		for _, value := range slices.Sorted(maps.Keys(r.Values())) {
 			ns := c.namespaces[value]
-			isNamed := ns != nil && !r.Matches(labels.Set(ns.Labels)) && !slices.Contains(c.AssumedNamespaces, value)
-			if isNamed && len(c.namespacesWith(r)) == 0 {
+			isNamed := ns != nil && !r.Matches(labels.Set(ns.Labels)) && !c.assumed[value]
+			if isNamed && len(c.namespacesMatching(labels.NewSelector().Add(*r))) == 0 {
 				return value
 			}
 		}
 	}
 	return ""
-}
-
-// namespacesWith returns the namespaces whose labels satisfy r, with or without pods.
-func (c *cluster) namespacesWith(r *labels.Requirement) []string {
-	var found []string
-	for name, ns := range c.namespaces {
-		if r.Matches(labels.Set(ns.Labels)) {
-			found = append(found, name)
-		}
-	}
-	return found
 }
 
 // emptyPeers finds lists that are written but empty.

@@ -123,8 +123,8 @@ var Rules = []*Rule{
 	},
 	{
 		ID: "service-port", Severity: Warning, check: servicePort,
-		Title: "The port of a Service where the port of the pod is meant",
-		Why:   "Policies see packets after the Service's address and port were replaced by those of the pod.",
+		Title: "The port of a Service where the port behind it is meant",
+		Why:   "Policies see packets after the Service's address and port were replaced by those of the pod, or of what else is behind the Service, such as the API server.",
 	},
 	{
 		ID: "named-port", Severity: Warning, check: namedPort,
@@ -157,9 +157,9 @@ var Rules = []*Rule{
 	},
 	{
 		ID: "except-reopened", Severity: Warning, check: exceptReopened,
-		Title: "An except that another item or policy allows",
-		Why:   "An except does not deny. It only limits its own item, and everything that some item allows is allowed.",
-		Fix:   "Put the same except into the other item.",
+		Title: "An except or NotIn that another item or policy allows",
+		Why:   "An exception does not deny. It only limits its own item, and everything that some item allows is allowed.",
+		Fix:   "Put the same exception into the other item, write both in one item, or remove the other.",
 	},
 	{
 		ID: "cidr-form", Severity: Warning, check: cidrForm,

@@ -3,7 +3,6 @@ package lint
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,17 +40,14 @@ func selectsNoPod(c *cluster) {
 		if len(p.subjects)+len(p.hosts) > 0 || len(c.pods) == 0 || c.misplaced(p) || unreadable(p) {
 			continue
 		}
-		near := c.nearSubject(p)
-		if near == "" && c.Partial && (p.admin() || c.Controllers) {
-			continue // its pods are elsewhere, or made later
+		f := Finding{}
+		if !c.whose(p.Subject, c.nearSubject(p), "", &f) && c.Partial {
+			if p.admin() || c.Controllers {
+				continue // its pods are elsewhere, or made later
+			}
+			f = Finding{Message: " of the input", Severity: Info}
 		}
-		f := c.find(p, subjectField(p), "", "%s matches no pod", selectorText(p.Subject))
-		if near != "" {
-			f.Message += "; " + string(near)
-		} else if c.Partial {
-			f.Message += " of the input"
-			f.Severity = Info
-		}
+		c.find(p, subjectField(p), f.Fix, "%s matches no pod%s", selectorText(p.Subject), f.Message).Severity = f.Severity
 	}
 }
 
@@ -68,39 +64,17 @@ func namespaceWithoutPods(c *cluster) {
 		if !c.misplaced(p) || unreadable(p) {
 			continue
 		}
-		subject := *p.Subject
-		var found []string
-		for ns := range c.byNamespace {
-			subject.Namespace = ns
-			if s := subject; !s.Pods.Empty() && len(c.selects(&s)) > 0 {
-				found = append(found, ns)
-			}
-		}
-		slices.Sort(found)
-		ns := p.Ref.Namespace
-		near := nearest(ns, slices.Collect(c.podNamespaces))
-		if len(found) == 0 && near == "" && c.Partial && c.Controllers {
+		found := c.elsewhere(p.Subject, nil)
+		if found == "" && c.Partial && c.Controllers {
 			continue
 		}
-		f := c.find(p, "metadata.namespace", "", "namespace %s has no pods", ns)
+		f := c.find(p, "metadata.namespace", "", "namespace %s has no pods", p.Ref.Namespace)
 		switch {
-		case len(found) > 0:
-			f.Message += fmt.Sprintf("; such pods are in namespace %s", strings.Join(found, ", "))
-			f.Fix = fmt.Sprintf("Write namespace: %s.", found[0])
-		case near != "":
-			f.Message += fmt.Sprintf("; namespace %s has", near)
-			f.Fix = fmt.Sprintf("Write namespace: %s.", near)
+		case found != "":
+			f.Message += "; such pods are in namespace " + found
+			f.Fix = fmt.Sprintf("Write namespace: %s.", found)
 		case c.Partial:
 			f.Severity = Info
-		}
-	}
-}
-
-// podNamespaces yields the namespaces that have pods.
-func (c *cluster) podNamespaces(yield func(string) bool) {
-	for ns := range c.byNamespace {
-		if !yield(ns) {
-			return
 		}
 	}
 }

@@ -270,6 +270,7 @@ type Partial struct {
 	Reaching int       // number of pairs that may use all ports that any may use
 	With     [2]string // labels of an example of these, source and destination
 	Without  [2]string // an example of the remaining pairs
+	Lacking  []string  // labels of the destinations of all remaining pairs with the source of the example
 	// Depends says where the ends of that example must be to reach them, if addresses that are not known
 	// decide it.
 	Depends string
@@ -295,6 +296,9 @@ func (o *Overview) Partial(row, column int) Partial {
 				without = p
 			}
 			*example = [2]string{o.r.endpoints[p.from].Label(), o.r.endpoints[p.to].Label()}
+		}
+		if p.ports != any && p.from == without.from {
+			out.Lacking = append(out.Lacking, o.r.endpoints[p.to].Label())
 		}
 	}
 	if out.Without[0] != "" {

@@ -1,6 +1,7 @@
 package reachability
 
 import (
+	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,7 +67,7 @@ func checkCell(t *testing.T, c *Cluster, all, one *Overview, row, column int) {
 	if one.Every(row, column).All() != (port[false] == 0) || one.Some(row, column).All() != (port[false] > 0 && port[true] > 0) {
 		t.Errorf("%v -> %v %v: got %v and %v of %v", &all.From[row], &all.To[column], one.Port, one.Every(row, column), one.Some(row, column), port)
 	}
-	if got, want := all.Only(row, column, one.Port).Partial(0, 0), one.Partial(row, column); got != want {
+	if got, want := all.Only(row, column, one.Port).Partial(0, 0), one.Partial(row, column); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v -> %v %v alone: got %+v, want %+v", &all.From[row], &all.To[column], one.Port, got, want)
 	}
 	if p := one.Partial(row, column); p.Pairs != pairs || port[false]*port[true] > 0 && p.Reaching != port[true] {

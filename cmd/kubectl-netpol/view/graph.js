@@ -68,9 +68,9 @@ function drawGraph(section, data) {
       nodes.set(id, seen);
     });
     for (const seen of nodes.values()) {
-      if (seen.isFolded) seen.lines.push([seen.members.length + " workloads", ""]);
+      if (seen.isFolded) seen.lines.push([`${seen.members.length} ${data.unit}`, ""]);
       for (const [note, labels] of seen.notes) {
-        const who = labels.length === 1 ? labels[0] : labels.length + " workloads";
+        const who = labels.length === 1 ? labels[0] : `${labels.length} ${data.unit}`;
         wrap((seen.isFolded ? who + " " : "") + note, 40).forEach((line) => seen.lines.push([line, "many"]));
       }
     }

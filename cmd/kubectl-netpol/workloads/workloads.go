@@ -97,6 +97,21 @@ func SelectorOf(o any) (selector *metav1.LabelSelector, ok bool) {
 	return selector, selector != nil
 }
 
+// Labels are those of a workload itself and those by which it knows its pods.
+type Labels struct {
+	Ref
+	Own, Pods map[string]string
+}
+
+// LabelsOf returns the labels of a workload that creates pod.
+func LabelsOf(o metav1.Object, pod *corev1.Pod) Labels {
+	l := Labels{Of(pod), o.GetLabels(), pod.Labels}
+	if s, ok := SelectorOf(o); ok && len(s.MatchLabels) > 0 {
+		l.Pods = s.MatchLabels
+	}
+	return l
+}
+
 // PodOf returns the pod that a workload creates: with the name of the workload, the labels,
 // annotations and spec of its template, the workload as controller, and no status. A Pod is
 // returned unchanged. ok is false for other objects. The spec is shared with o.
