@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/ruletest"
 )
 
 var update = flag.Bool("update", false, "update the golden files")
@@ -30,7 +31,7 @@ func TestRulesMatchGoldenFile(t *testing.T) {
 	}
 	encoded := framesRule.Encode(rule.Options{FirstSet: 1})
 	for _, r := range fake.Table.Chains[preroutingChain].Rules {
-		fmt.Fprintf(&got, "%s\n\t%s\n", r.Rule, strings.ReplaceAll(strings.TrimSuffix(encoded.Dump(), "\n"), "\n", "\n\t"))
+		fmt.Fprintf(&got, "%s\n\t%s\n", r.Rule, strings.ReplaceAll(strings.TrimSuffix(ruletest.Dump(encoded), "\n"), "\n", "\n\t"))
 	}
 	const file = "testdata/rules.golden"
 	if *update {

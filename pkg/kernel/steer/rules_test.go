@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/ruletest"
 )
 
 // configurations returns all configurations whose tables differ in more than numbers.
@@ -121,5 +122,5 @@ func TestRulesMatchGoldenFiles(t *testing.T) {
 
 // dump returns a rule and, indented, its expressions.
 func dump(r rule.Rule, o rule.Options) string {
-	return r.String() + "\n\t" + strings.ReplaceAll(strings.TrimSuffix(r.Encode(o).Dump(), "\n"), "\n", "\n\t") + "\n"
+	return r.String() + "\n\t" + strings.ReplaceAll(strings.TrimSuffix(ruletest.Dump(r.Encode(o)), "\n"), "\n", "\n\t") + "\n"
 }

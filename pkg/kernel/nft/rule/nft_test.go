@@ -1,4 +1,4 @@
-package rule
+package rule_test
 
 import (
 	"bytes"
@@ -9,12 +9,14 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/ruletest"
 )
 
 // golden is a golden file with the rules of a package.
@@ -88,6 +90,20 @@ func newNamespace(t *testing.T) {
 	}
 }
 
+func TestAnonymousSetsAreNumbered(t *testing.T) {
+	r := rule.Rule{rule.IPv4.Saddr.In("v4"), rule.L4Proto.OneOf(rule.TCP, rule.UDP), rule.FibSaddrType.OneOf(rule.Broadcast, rule.Multicast), rule.Accept}
+	encoded := r.Encode(rule.Options{FirstSet: 7})
+	var ids []string
+	for line := range strings.Lines(ruletest.Dump(encoded)) {
+		if _, id, ok := strings.Cut(line, " 4="); ok && strings.HasPrefix(line, "lookup ") {
+			ids = append(ids, strings.TrimSpace(id))
+		}
+	}
+	if got := strings.Join(ids, " "); got != "00000000 00000007 00000008" || len(encoded.Sets) != 2 {
+		t.Errorf("%d sets, the lookups have the IDs %s", len(encoded.Sets), got)
+	}
+}
+
 // The rules of a golden file print and encode as nft 1.0 reads and encodes them. The messages that nft sends
 // are compared, because not all kernels accept all rules.
 func TestRulesAreThoseOfNft(t *testing.T) {
@@ -119,48 +135,39 @@ func sentByNft(t *testing.T, script string) []string {
 	out, _ := cmd.Output() // it fails if the kernel does not accept a rule
 	text := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllLiteralString(string(out), "")
 	var rules []string
-	var r Encoded
+	var r rule.Encoded
 	for _, m := range strings.Split(text, "message length")[1:] {
 		var kind int
 		if _, err := fmt.Sscanf(m[strings.Index(m, "\n"):], "\n| %d |", &kind); err != nil {
 			t.Fatal(err)
 		}
 		all := make(map[uint16][]byte)
-		for _, a := range attributes(parsePrinted(t, m)) {
+		for _, a := range ruletest.Attributes(parsePrinted(t, m)) {
 			all[a.Type&^unix.NLA_F_NESTED] = a.Data
 		}
 		switch kind &^ (unix.NFNL_SUBSYS_NFTABLES << 8) {
 		case unix.NFT_MSG_NEWSET:
-			if string(all[unix.NFTA_SET_NAME]) == AnonymousName+"\x00" {
-				r.Sets = append(r.Sets, AnonymousSet{Type: typeWithID(binary.BigEndian.Uint32(all[unix.NFTA_SET_KEY_TYPE]))})
+			if string(all[unix.NFTA_SET_NAME]) == rule.AnonymousName+"\x00" {
+				r.Sets = append(r.Sets, rule.AnonymousSet{Type: rule.TypeWithID(binary.BigEndian.Uint32(all[unix.NFTA_SET_KEY_TYPE]))})
 			}
 		case unix.NFT_MSG_NEWSETELEM:
 			r.Sets[len(r.Sets)-1].Elements = elements(all[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
 		case unix.NFT_MSG_NEWRULE:
 			r.Exprs = all[unix.NFTA_RULE_EXPRESSIONS]
-			rules = append(rules, normalize(r.Dump()))
-			r = Encoded{}
+			rules = append(rules, normalize(ruletest.Dump(r)))
+			r = rule.Encoded{}
 		}
 	}
 	return rules
 }
 
-func typeWithID(id uint32) Type {
-	all := []*dataType{nfProto, ipv4Addr, ipv6Addr, inetProto, inetService, mark, ifname, etherType, icmpv6Type, fibAddrType}
-	i := slices.IndexFunc(all, func(d *dataType) bool { return d.id == id })
-	if i < 0 {
-		return Type{}
-	}
-	return Type{[maxParts]*dataType{all[i]}}
-}
-
-func elements(list []byte) (all []Element) {
-	for _, item := range attributes(list) {
-		var e Element
-		for _, a := range attributes(item.Data) {
+func elements(list []byte) (all []rule.Element) {
+	for _, item := range ruletest.Attributes(list) {
+		var e rule.Element
+		for _, a := range ruletest.Attributes(item.Data) {
 			switch a.Type &^ unix.NLA_F_NESTED {
 			case unix.NFTA_SET_ELEM_KEY:
-				e.Key = attributes(a.Data)[0].Data
+				e.Key = ruletest.Attributes(a.Data)[0].Data
 			case unix.NFTA_SET_ELEM_FLAGS:
 				e.IntervalEnd = binary.BigEndian.Uint32(a.Data) == unix.NFT_SET_ELEM_INTERVAL_END
 			}
@@ -195,7 +202,7 @@ func parsePrinted(t *testing.T, message string) []byte {
 // normalize removes attributes that the kernel does not need from the result of Dump: the operation of Bitwise,
 // IDs of sets, flags and counters that are 0, and the NUL at the end of names. It sorts those of
 // Lookup and Fib.
-func normalize(rule string) string {
+func normalize(text string) string {
 	for _, r := range []struct{ pattern, with string }{
 		{`(?m)^(bitwise .*) 6=00000000`, "$1"},
 		{`(?m)^(lookup .*) 4=\w+`, "$1"},
@@ -207,7 +214,7 @@ func normalize(rule string) string {
 		{`(?m)^fib (.*) (1=\w+)$`, "fib $2 $1"},
 		{`\\x00"`, `"`},
 	} {
-		rule = regexp.MustCompile(r.pattern).ReplaceAllString(rule, r.with)
+		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.with)
 	}
-	return rule
+	return text
 }

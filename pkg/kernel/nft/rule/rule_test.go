@@ -7,20 +7,6 @@ import (
 	"testing"
 )
 
-func TestAnonymousSetsAreNumbered(t *testing.T) {
-	r := Rule{IPv4.Saddr.In("v4"), L4Proto.OneOf(TCP, UDP), FibSaddrType.OneOf(Broadcast, Multicast), Accept}
-	encoded := r.Encode(Options{FirstSet: 7})
-	var ids []string
-	for line := range strings.Lines(encoded.Dump()) {
-		if _, id, ok := strings.Cut(line, " 4="); ok && strings.HasPrefix(line, "lookup ") {
-			ids = append(ids, strings.TrimSpace(id))
-		}
-	}
-	if got := strings.Join(ids, " "); got != "00000000 00000007 00000008" || len(encoded.Sets) != 2 {
-		t.Errorf("%d sets, the lookups have the IDs %s", len(encoded.Sets), got)
-	}
-}
-
 func TestTypes(t *testing.T) {
 	for _, tt := range []struct {
 		text    string
