@@ -50,7 +50,7 @@ func newTestAgent(t testing.TB, reg *prometheus.Registry, names observer) *agent
 // the kernel.
 func newIdleSteerer(t testing.TB, reg prometheus.Registerer) *steer.Steerer {
 	t.Helper()
-	steerer, err := steer.New(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, steer.Capabilities{})
+	steerer, err := steer.New(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, BlockMark: steer.DefaultLowerMark, Registerer: reg}, steer.Capabilities{})
 	if err != nil {
 		t.Fatal(err)
 	}
