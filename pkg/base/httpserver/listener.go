@@ -19,7 +19,7 @@ import (
 // group is clients with places of their own, and with TLS a door of their own.
 type group struct {
 	door    *door    // nil without TLS
-	places  *share   // nil for clients that stay only after they have proved a key
+	places  *places  // nil for clients that stay only after they have proved a key
 	provers *provers // nil for clients that prove none
 }
 
@@ -45,9 +45,9 @@ func newListener(l net.Listener, pods Pods, access *Access, refused *prometheus.
 	count := func(clients string) prometheus.Counter { return refused.WithLabelValues(clients) }
 	n := &listener{
 		Listener: l, pods: pods, access: access,
-		node:   &group{places: newShare(count(thisNode), bounds.Connections, true)},
-		ofPods: &group{places: newShare(count(ourPods), bounds.ConnectionsPerClient, false)},
-		others: &group{places: newShare(count(otherClients), bounds.ConnectionsPerClient, false)},
+		node:   &group{places: newPlaces(count(thisNode), bounds.Connections, true)},
+		ofPods: &group{places: newPlaces(count(ourPods), bounds.ConnectionsPerClient, false)},
+		others: &group{places: newPlaces(count(otherClients), bounds.ConnectionsPerClient, false)},
 		ready:  make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
 	}
 	n.node.places.requests = nil
@@ -75,7 +75,7 @@ func newListener(l net.Listener, pods Pods, access *Access, refused *prometheus.
 // provenGroup returns a group of clients that prove keys. Each of their connections has one request, so
 // that the door limits requests.
 func provenGroup(closed prometheus.Counter, perKey int, replace bool) *group {
-	g := &group{door: newDoor(closed, bounds.HandshakeRate, bounds.HandshakeClients), places: newShare(closed, perKey, replace), provers: newProvers()}
+	g := &group{door: newDoor(closed, bounds.HandshakeRate, bounds.HandshakeClients), places: newPlaces(closed, perKey, replace), provers: newProvers()}
 	g.places.requests = nil
 	return g
 }
@@ -202,7 +202,7 @@ func (l *listener) shake(g *group) func(context.Context, *arrival) {
 }
 
 // stay has a connection served if it gets a place. conn is c, or TLS on it.
-func (l *listener) stay(c *connection, conn net.Conn, s *share, identity client) {
+func (l *listener) stay(c *connection, conn net.Conn, s *places, identity client) {
 	if !s.admit(c, identity) {
 		_ = c.Close()
 		return
@@ -276,17 +276,17 @@ func identify(addr netip.Addr, pods Pods) (c client, onNode bool) {
 // connection is a connection of a client.
 type connection struct {
 	net.Conn
-	share    *share // nil before it has a place
-	holder   *holder
-	busy     bool               // while a request is answered; guarded by share.mu
+	places   *places // nil before it has a place
+	state    *clientState
+	busy     bool               // while a request is answered; guarded by places.mu
 	cancel   context.CancelFunc // ends work for the connection; nil until the server has it
 	requests int                // that it has made
 }
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
-	if c.share != nil {
-		c.share.remove(c)
+	if c.places != nil {
+		c.places.remove(c)
 	}
 	return c.Conn.Close()
 }
@@ -294,8 +294,8 @@ func (c *connection) Close() error {
 // wait waits for the client's turn at p.
 func (c *connection) wait(ctx context.Context, p *pace) error {
 	select {
-	case c.holder.turn <- struct{}{}:
-		defer func() { <-c.holder.turn }()
+	case c.state.turn <- struct{}{}:
+		defer func() { <-c.state.turn }()
 		return p.wait(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
@@ -325,7 +325,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 		return ctx
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	c.share.attach(c, cancel)
+	c.places.attach(c, cancel)
 	return context.WithValue(ctx, connectionKey{}, c)
 }
 

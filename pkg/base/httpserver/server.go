@@ -3,8 +3,8 @@
 // TLS and serves metrics only to clients that the Access allows. It does not know what is
 // collected or who decides about access.
 //
-// Pods of this node have one share of the connections, all other clients another. Within a
-// share, a client can displace only clients with more connections than it has. A client is
+// Pods of this node have places for their connections, all other clients others. Within a
+// group, a client can displace only clients with more connections than it has. A client is
 // a pod, or a network in which one host may own every address. With TLS, a connection gets its place
 // after the handshake, and the handshakes of each group of clients have a pace of their own.
 //
@@ -149,8 +149,8 @@ func bounded(h http.Handler) http.Handler {
 func paced(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connectionOf(r.Context()); c != nil {
-			c.share.mark(c, true)
-			if c.share.requests != nil && c.wait(r.Context(), c.share.requests) != nil {
+			c.places.mark(c, true)
+			if c.places.requests != nil && c.wait(r.Context(), c.places.requests) != nil {
 				return // the client closed the connection
 			}
 		}
@@ -161,7 +161,7 @@ func paced(h http.Handler) http.Handler {
 // markIdle records that a connection's response has been sent completely.
 func markIdle(conn net.Conn, state http.ConnState) {
 	if c := counted(conn); c != nil && state == http.StateIdle {
-		c.share.mark(c, false)
+		c.places.mark(c, false)
 	}
 }
 

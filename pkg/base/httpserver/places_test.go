@@ -106,7 +106,7 @@ func TestPodsDoNotTakeThePortFromOthers(t *testing.T) {
 				f := newFixture()
 				for i := range 4 * bounds.Connections {
 					if c, _ := f.connect(address(i)); c != nil && busy {
-						c.share.mark(c, true)
+						c.places.mark(c, true)
 					}
 				}
 				for _, other := range []string{"192.0.2.7", "2001:db8::7", "fd00:2::2"} {
@@ -122,7 +122,7 @@ func TestPodsDoNotTakeThePortFromOthers(t *testing.T) {
 					t.Errorf("%d connections of other clients, want 3", n)
 				}
 				// When each of 64 clients has a connection with a request, all places are in use.
-				if c, _ := f.connect("10.1.0.3"); c == nil && !(busy && len(f.ofPods.places.holders) == bounds.Connections) {
+				if c, _ := f.connect("10.1.0.3"); c == nil && !(busy && len(f.ofPods.places.clients) == bounds.Connections) {
 					t.Error("a pod without a connection is refused")
 				}
 			})
@@ -158,9 +158,9 @@ func TestWhoIsDisplaced(t *testing.T) {
 		{"there is room for another client", each(7, 8, true), "192.0.2.200", -1},
 		{"a client with its limit closes its oldest", times(8, "192.0.2.10", false), "192.0.2.10", 0},
 		{"a client with its limit closes its oldest without a request", append(times(3, "192.0.2.10", true), times(5, "192.0.2.10", false)...), "192.0.2.10", 3},
-		{"full: the greatest holder's oldest", append(each(28, 2, false), times(8, "192.0.2.200", false)...), "192.0.2.201", 56},
-		{"full: the greatest holder's oldest, even with requests", append(each(28, 2, false), times(8, "192.0.2.200", true)...), "192.0.2.201", 56},
-		{"full: the greatest holder's oldest, for itself", append(each(28, 2, false), times(8, "192.0.2.200", false)...), "192.0.2.200", 56},
+		{"full: the oldest of the client with most", append(each(28, 2, false), times(8, "192.0.2.200", false)...), "192.0.2.201", 56},
+		{"full: the oldest of the client with most, even with requests", append(each(28, 2, false), times(8, "192.0.2.200", true)...), "192.0.2.201", 56},
+		{"full: the oldest of the client with most, for itself", append(each(28, 2, false), times(8, "192.0.2.200", false)...), "192.0.2.200", 56},
 		{"full of single connections", each(64, 1, false), "192.0.2.201", 0},
 		{"full of single connections with requests", each(64, 1, true), "192.0.2.201", -2},
 		{"full of single connections, the client has one with a request", append(each(1, 1, true), each(64, 1, false)[1:]...), "192.0.2.10", 1},
@@ -170,7 +170,7 @@ func TestWhoIsDisplaced(t *testing.T) {
 			var flags []*bool
 			for _, o := range tc.open {
 				c, closed := f.connect(o.from)
-				c.share.mark(c, o.busy)
+				c.places.mark(c, o.busy)
 				flags = append(flags, closed)
 			}
 			c, _ := f.connect(tc.from)
@@ -200,7 +200,7 @@ func TestConnectionsThatEnd(t *testing.T) {
 	var all []*connection
 	for i := range bounds.Connections {
 		c, _ := f.connect(fmt.Sprintf("192.0.2.%d", 10+i))
-		c.share.mark(c, true)
+		c.places.mark(c, true)
 		all = append(all, c)
 	}
 	for range 2 {
@@ -211,7 +211,7 @@ func TestConnectionsThatEnd(t *testing.T) {
 	if c, _ := f.connect("192.0.2.200"); c == nil {
 		t.Error("refused although there is room")
 	} else {
-		c.share.mark(c, true)
+		c.places.mark(c, true)
 	}
 	if c, _ := f.connect("192.0.2.201"); c != nil {
 		t.Error("a connection that was closed twice has made room for two")
@@ -220,8 +220,8 @@ func TestConnectionsThatEnd(t *testing.T) {
 		defer c.Close()
 	}
 
-	if len(f.others.places.holders) != bounds.Connections {
-		t.Errorf("%d clients, want %d", len(f.others.places.holders), bounds.Connections)
+	if len(f.others.places.clients) != bounds.Connections {
+		t.Errorf("%d clients, want %d", len(f.others.places.clients), bounds.Connections)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestClientsOfThisMachine(t *testing.T) {
 		if c == nil {
 			t.Fatalf("connection %d is refused", i)
 		}
-		c.share.mark(c, i%2 == 0)
+		c.places.mark(c, i%2 == 0)
 		flags = append(flags, closed)
 	}
 	for i, closed := range flags {
@@ -296,10 +296,10 @@ func send(ctx context.Context, h http.Handler, c *connection, client string) {
 func TestRequestsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, answered := newFixture(), newAnswering()
-		h := paced(answered)
+		st := paced(answered)
 		pod, _ := f.connect("10.1.0.2")
 		for range 35 {
-			go send(t.Context(), h, pod, "10.1.0.2")
+			go send(t.Context(), st, pod, "10.1.0.2")
 		}
 		for _, want := range []int{bounds.RequestRate, 2 * bounds.RequestRate, 3 * bounds.RequestRate, 35} {
 			synctest.Wait()
@@ -309,7 +309,7 @@ func TestRequestsArePaced(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for range 40 {
-			send(t.Context(), h, nil, "192.0.2.1")
+			send(t.Context(), st, nil, "192.0.2.1")
 		}
 
 		if n := answered.count("192.0.2.1"); n != 40 {
@@ -323,19 +323,19 @@ func TestRequestsArePaced(t *testing.T) {
 func TestRequestsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, answered := newFixture(), newAnswering()
-		h := paced(answered)
+		st := paced(answered)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for range bounds.ConnectionsPerClient {
 			c, _ := f.connect("10.1.0.2")
 			for range 50 {
-				go send(ctx, h, c, "10.1.0.2")
+				go send(ctx, st, c, "10.1.0.2")
 			}
 		}
 		synctest.Wait()
 		for _, client := range []string{"192.0.2.7", "10.1.0.3"} {
 			c, _ := f.connect(client)
-			go send(ctx, h, c, client)
+			go send(ctx, st, c, client)
 		}
 		synctest.Wait()
 		if answered.count("192.0.2.7") != 1 {
@@ -353,7 +353,7 @@ func TestRequestsTakeTurns(t *testing.T) {
 
 // Requests whose client has gone use no turn.
 func TestWhatIsGoneTakesNoTurn(t *testing.T) {
-	wait := func(ctx context.Context, c *connection) error { return c.wait(ctx, c.share.requests) }
+	wait := func(ctx context.Context, c *connection) error { return c.wait(ctx, c.places.requests) }
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture()
 		for i := range 2000 {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
-// share limits the connections of a group of clients, independent of other shares.
-type share struct {
+// places are those that the connections of a group of clients may take.
+type places struct {
 	closed    prometheus.Counter
 	requests  *pace // nil without a limit
 	perClient int
@@ -21,11 +21,11 @@ type share struct {
 
 	mu      sync.Mutex
 	open    []*connection // oldest first
-	holders map[client]*holder
+	clients map[client]*clientState
 }
 
-// holder is a client with its connections.
-type holder struct {
+// clientState is what places know of a client.
+type clientState struct {
 	client client
 	open   int
 	// turn is held by the one connection of the client that waits for a pace, so that a client
@@ -33,88 +33,88 @@ type holder struct {
 	turn chan struct{}
 }
 
-func newShare(closed prometheus.Counter, perClient int, replace bool) *share {
-	return &share{
+func newPlaces(closed prometheus.Counter, perClient int, replace bool) *places {
+	return &places{
 		closed:    closed,
 		requests:  newPace(bounds.RequestRate),
 		perClient: perClient,
 		replace:   replace,
-		holders:   make(map[client]*holder),
+		clients:   make(map[client]*clientState),
 	}
 }
 
 // admit reports whether a connection gets a place. It may close another connection to make room.
-func (s *share) admit(c *connection, identity client) bool {
+func (s *places) admit(c *connection, identity client) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.holders[identity]
-	if h == nil {
-		h = &holder{client: identity, turn: make(chan struct{}, 1)}
+	st := s.clients[identity]
+	if st == nil {
+		st = &clientState{client: identity, turn: make(chan struct{}, 1)}
 	}
-	if h.open >= s.perClient || len(s.open) >= bounds.Connections {
+	if st.open >= s.perClient || len(s.open) >= bounds.Connections {
 		s.closed.Inc()
-		old := s.displaced(h)
+		old := s.displaced(st)
 		if old == nil {
 			return false
 		}
 		s.drop(old)
 		_ = old.Conn.Close()
 	}
-	s.holders[identity] = h // displacing its last connection may have removed it
-	h.open++
-	c.share, c.holder = s, h
+	s.clients[identity] = st // displacing its last connection may have removed it
+	st.open++
+	c.places, c.state = s, st
 	s.open = append(s.open, c)
 	return true
 }
 
-// displaced returns the connection to close for a new one of h: the oldest idle connection
-// of a client with the most connections, or of h itself if h is at its limit. If none is
-// idle, it is the oldest of a client that will still have as many as h. With replace, connections
+// displaced returns the connection to close for a new one of st: the oldest idle connection
+// of a client with the most connections, or of st itself if that is at its limit. If none is
+// idle, it is the oldest of a client that will still have as many as st. With replace, connections
 // count as idle. It returns nil if no connection may be closed.
-func (s *share) displaced(h *holder) *connection {
+func (s *places) displaced(st *clientState) *connection {
 	most := 0
-	for _, other := range s.holders {
+	for _, other := range s.clients {
 		most = max(most, other.open)
 	}
 	var busy *connection
 	for _, c := range s.open {
-		if c.holder.open < most || h.open == s.perClient && c.holder != h {
+		if c.state.open < most || st.open == s.perClient && c.state != st {
 			continue
 		}
 		if !c.busy || s.replace {
 			return c
 		}
-		if busy == nil && h.open+1 < most {
+		if busy == nil && st.open+1 < most {
 			busy = c
 		}
 	}
 	return busy
 }
 
-func (s *share) remove(c *connection) {
+func (s *places) remove(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(c)
 }
 
-// drop removes c from the share if it is still there. The caller holds s.mu.
-func (s *share) drop(c *connection) {
+// drop removes c from the places if it is still there. The caller holds s.mu.
+func (s *places) drop(c *connection) {
 	i := slices.Index(s.open, c)
 	if i < 0 {
 		return
 	}
 	s.open = slices.Delete(s.open, i, i+1)
-	c.holder.open--
-	if c.holder.open == 0 {
-		delete(s.holders, c.holder.client)
+	c.state.open--
+	if c.state.open == 0 {
+		delete(s.clients, c.state.client)
 	}
 	if c.cancel != nil {
 		c.cancel()
 	}
 }
 
-// attach has cancel called when c leaves the share, at once if it has left.
-func (s *share) attach(c *connection, cancel context.CancelFunc) {
+// attach has cancel called when c leaves its place, at once if it has left.
+func (s *places) attach(c *connection, cancel context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.cancel = cancel
@@ -124,7 +124,7 @@ func (s *share) attach(c *connection, cancel context.CancelFunc) {
 }
 
 // mark records whether a request of c is being answered.
-func (s *share) mark(c *connection, busy bool) {
+func (s *places) mark(c *connection, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.busy = busy
