@@ -42,7 +42,7 @@ func (o *writerOptions) AddFlags(fs *pflag.FlagSet) {
 	o.addPrefixFlag(fs)
 	fs.Var(oneOf(&o.sink, sinkAuto, status.SubresourceSink, status.AnnotationSink, sinkNone), "status-sink", "`WHERE` conditions of a NetworkPolicy are stored: subresource (its status), annotation, none, or auto: the first that the server stores. Those of other kinds are stored in their status, or with none not at all")
 	fs.Var(optional(&o.startupTaint, validation.IsQualifiedName), "startup-taint", "`KEY` of a taint to remove from each node whose agent is ready, empty for none. Needs rights to list and watch the pods of the agents, and to list, watch and patch nodes")
-	fs.BoolVar(&o.podReadiness, "pod-readiness", false, "make pods with the readiness gate "+string(gate.Condition)+" ready once policies are in force for them. Without it they are never ready. Needs rights to list and watch all pods, and to patch their status, as in install-readiness.yaml")
+	fs.BoolVar(&o.podReadiness, "pod-readiness", false, "make pods with the readiness gate "+string(gate.PoliciesEnforced)+" (deprecated), or with --feature-gates=PodNetworkReadiness=true "+string(gate.NetworkReady)+", ready once policies are in force for them. Without it they are never ready. Needs rights to list and watch all pods, and to patch their status, as in install-readiness.yaml")
 }
 
 func (o *writerOptions) addPrefixFlag(fs *pflag.FlagSet) {

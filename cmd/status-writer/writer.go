@@ -215,7 +215,14 @@ func (o *writerOptions) readiness(core rest.Interface, rounds *enforced.Collecto
 	if !o.podReadiness {
 		return nil, nil
 	}
-	return gate.New(gate.Config{Pods: func(namespace string) gate.Pods { return apiclient.Pods(core, namespace) }, Rounds: rounds, FieldManager: status.FieldManager, Registerer: reg})
+	conditions := []corev1.PodConditionType{gate.PoliciesEnforced}
+	if o.Features.PodNetworkReadiness {
+		conditions = append(conditions, gate.NetworkReady)
+	}
+	return gate.New(gate.Config{
+		Pods: func(namespace string) gate.Pods { return apiclient.Pods(core, namespace) }, Rounds: rounds,
+		Conditions: conditions, FieldManager: status.FieldManager, Registerer: reg,
+	})
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

@@ -24,7 +24,7 @@ import (
 
 func readinessGate(t *testing.T, client kubernetes.Interface, rounds *enforced.Collector) *gate.Gate {
 	t.Helper()
-	g, err := gate.New(gate.Config{Pods: func(namespace string) gate.Pods { return statustest.PodsOf(client, namespace) }, Rounds: rounds, FieldManager: FieldManager, Registerer: prometheus.NewRegistry()})
+	g, err := gate.New(gate.Config{Pods: func(namespace string) gate.Pods { return statustest.PodsOf(client, namespace) }, Rounds: rounds, Conditions: []corev1.PodConditionType{gate.NetworkReady}, FieldManager: FieldManager, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func readinessGate(t *testing.T, client kubernetes.Interface, rounds *enforced.C
 func gatedPod(name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name, UID: types.UID(name), ResourceVersion: "1"},
-		Spec:       corev1.PodSpec{NodeName: "node-1", ReadinessGates: []corev1.PodReadinessGate{{ConditionType: gate.Condition}}},
+		Spec:       corev1.PodSpec{NodeName: "node-1", ReadinessGates: []corev1.PodReadinessGate{{ConditionType: gate.NetworkReady}}},
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
 	}
 }

@@ -29,6 +29,7 @@ func TestGates(t *testing.T) {
 		{"--feature-gates=EndPort=false", func(f *compile.Features) { f.EndPort = false }},
 		{"--feature-gates=IngressByAddress=true", func(f *compile.Features) { f.IngressByAddress = true }},
 		{"--feature-gates=Nodes=false", func(f *compile.Features) { f.Nodes = false }},
+		{"--feature-gates=PodNetworkReadiness=true", func(f *compile.Features) { f.PodNetworkReadiness = true }},
 		{"--feature-gates=SCTP=false", func(f *compile.Features) { f.SCTP = false }},
 		{"--feature-gates=ServiceAccounts=true", func(f *compile.Features) { f.ServiceAccounts = true }},
 		{"--feature-gates=SCTP=false,EndPort=0", func(f *compile.Features) { f.SCTP, f.EndPort = false, false }},
@@ -47,7 +48,7 @@ func TestGates(t *testing.T) {
 
 func TestWrongGates(t *testing.T) {
 	for _, tc := range []struct{ value, want string }{
-		{"EndPorts=false", `"EndPorts": must be one of CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts`},
+		{"EndPorts=false", `"EndPorts": must be one of CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, PodNetworkReadiness, SCTP, ServiceAccounts`},
 		{"SCTP", `"SCTP": must be NAME=true or NAME=false`},
 		{"SCTP=perhaps", `SCTP="perhaps": must be true or false`},
 		{"SCTP=false,=true", `"": must be one of`},
@@ -63,7 +64,7 @@ func TestWrongGates(t *testing.T) {
 func TestUsageHasNamesAndDefaults(t *testing.T) {
 	_, fs, _ := parse("--feature-gates=SCTP=false")
 	usage := fs.FlagUsages()
-	for _, want := range []string{"--feature-gates NAME=true|false,...", "CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts", "Consequence.", "(default CIDRGroups=false,DomainNames=true,EndPort=true,IngressByAddress=false,Nodes=true,SCTP=true,ServiceAccounts=false)"} {
+	for _, want := range []string{"--feature-gates NAME=true|false,...", "CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, PodNetworkReadiness, SCTP, ServiceAccounts", "Consequence.", "(default CIDRGroups=false,DomainNames=true,EndPort=true,IngressByAddress=false,Nodes=true,PodNetworkReadiness=false,SCTP=true,ServiceAccounts=false)"} {
 		if !strings.Contains(usage, want) {
 			t.Errorf("usage %q, want %q in it", usage, want)
 		}

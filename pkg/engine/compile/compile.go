@@ -20,6 +20,8 @@ type Features struct {
 	IngressByAddress bool
 	// ServiceAccounts are service accounts in subjects and peers (NPEP-173).
 	ServiceAccounts bool
+	// PodNetworkReadiness is the readiness gate of KEP-5709. It is about pods, not policies.
+	PodNetworkReadiness bool
 	// SCTPUntracked adds a finding to each SCTP port: the kernel does not track SCTP connections
 	// (NP-42). It does not change what is enforced.
 	SCTPUntracked bool

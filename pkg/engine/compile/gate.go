@@ -34,6 +34,7 @@ var Gates = []*Gate{
 	gateEndPort,
 	gateIngressByAddress,
 	gateNodes,
+	gatePodNetworkReadiness,
 	gateSCTP,
 	gateServiceAccounts,
 }
@@ -60,6 +61,10 @@ var (
 	gateNodes = &Gate{
 		"Nodes", Experimental, "NPEP-126", "nodes as peers of administrators' policies", nil,
 		func(f *Features) *bool { return &f.Nodes },
+	}
+	gatePodNetworkReadiness = &Gate{
+		"PodNetworkReadiness", Proposed, "KEP-5709", "the readiness gate `kube-network-policies.x-k8s.io/network-ready` of pods, with `--pod-readiness`", nil,
+		func(f *Features) *bool { return &f.PodNetworkReadiness },
 	}
 	gateSCTP = &Gate{
 		"SCTP", Stable, "", "protocol SCTP in ports of policies", nil,

@@ -19,8 +19,17 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
-// Condition is the condition that a pod names in spec.readinessGates.
-const Condition corev1.PodConditionType = "kube-network-policies.x-k8s.io/policies-enforced"
+// The conditions that a pod can name in spec.readinessGates. They mean the same.
+const (
+	// NetworkReady is the condition of KEP-5709 (kubernetes/enhancements pull request 5995, as of
+	// commit bf84b3fee108), which has three candidates for its type. This is the first, one type for
+	// each plugin. The others are one type for all plugins: it would also have to say that the network
+	// is ready, which this program cannot know.
+	NetworkReady corev1.PodConditionType = "kube-network-policies.x-k8s.io/network-ready"
+	// PoliciesEnforced is the name from before the proposal. It is deprecated: it goes one release
+	// after NetworkReady needs no feature gate.
+	PoliciesEnforced corev1.PodConditionType = "kube-network-policies.x-k8s.io/policies-enforced"
+)
 
 // The reasons of the condition. Only with Pending it is not true.
 const (
@@ -61,6 +70,8 @@ type Config struct {
 	Pods func(namespace string) Pods
 	// Rounds asks the agents. It has to run while the Gate runs, and shares its rounds with it alone.
 	Rounds *enforced.Collector
+	// Conditions are those to write, each to the pods that name it.
+	Conditions []corev1.PodConditionType
 	// FieldManager is the field manager of the patches.
 	FieldManager string
 	// Registerer registers the metrics.
@@ -83,6 +94,7 @@ func (c Config) Validate() error {
 	}
 	require(c.Pods != nil, "Pods is nil")
 	require(c.Rounds != nil, "Rounds is nil")
+	require(len(c.Conditions) > 0, "Conditions is empty")
 	require(c.FieldManager != "", "FieldManager is empty")
 	require(c.Registerer != nil, "Registerer is nil")
 	return errors.Join(errs...)
@@ -92,7 +104,7 @@ func (c Config) Validate() error {
 // to enforce, or an error while they are not known.
 type Known func() (map[string]string, error)
 
-// Gate writes the condition.
+// Gate writes the conditions.
 type Gate struct {
 	cfg           Config
 	written       *prometheus.CounterVec
@@ -123,7 +135,7 @@ func New(cfg Config) (*Gate, error) {
 	return g, nil
 }
 
-// Run writes the condition until ctx ends. It may then be called again.
+// Run writes the conditions until ctx ends. It may then be called again.
 func (g *Gate) Run(ctx context.Context, known Known) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "readiness"))
 	g.mu.Lock()
@@ -137,7 +149,7 @@ func (g *Gate) Run(ctx context.Context, known Known) {
 		defer g.mu.Unlock()
 		g.pods = map[types.NamespacedName]*pod{}
 	}()
-	klog.FromContext(ctx).Info("Making pods ready once policies are in force for them", "readinessGate", Condition)
+	klog.FromContext(ctx).Info("Making pods ready once policies are in force for them", "readinessGates", g.cfg.Conditions)
 	for {
 		var again <-chan time.Time
 		if g.waiting() > 0 {

@@ -214,7 +214,7 @@ func TestAPodIsCreatedAgain(t *testing.T) {
 		pass(10 * time.Second)
 		// The new pod is not known to agents.
 		p := c.get()
-		if now := conditionOf(p); now == nil || now.Status != corev1.ConditionFalse || p.UID != "web-2" {
+		if now := conditionOf(p, PoliciesEnforced); now == nil || now.Status != corev1.ConditionFalse || p.UID != "web-2" {
 			t.Errorf("the condition of the new pod is %v", now)
 		}
 		if got := testutil.ToFloat64(c.written.WithLabelValues(resultGone)); got != 1 {
@@ -357,17 +357,7 @@ func TestWritesAreBounded(t *testing.T) {
 			t.Errorf("%d writes at once", n)
 		}
 		pass(20 * time.Second)
-		ready := 0
-		pods, err := c.client.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range pods.Items {
-			if now := conditionOf(&pods.Items[i]); now != nil && now.Status == corev1.ConditionTrue {
-				ready++
-			}
-		}
-		if ready != 300 {
+		if ready := c.ready(PoliciesEnforced); ready != 300 {
 			t.Errorf("%d pods are ready, want those 300 whose node enforces policies", ready)
 		}
 		pass(10 * time.Minute)
@@ -397,7 +387,7 @@ func TestHowOftenAgentsAreAsked(t *testing.T) {
 
 func TestConfigNamesItsFaults(t *testing.T) {
 	_, err := New(Config{})
-	if err == nil || strings.Count(err.Error(), "\n") != 3 {
+	if err == nil || strings.Count(err.Error(), "\n") != 4 {
 		t.Errorf("got %v", err)
 	}
 }
@@ -414,7 +404,7 @@ func TestMetricsLint(t *testing.T) {
 // TestAPodIsReplacedDuringAnOutage: a list shows the next pod with a name, and no event the end of the
 // earlier one.
 func TestAPodIsReplacedDuringAnOutage(t *testing.T) {
-	g := &Gate{pods: map[types.NamespacedName]*pod{}, poked: make(chan struct{}, 1)}
+	g := &Gate{cfg: Config{Conditions: []corev1.PodConditionType{PoliciesEnforced}}, pods: map[types.NamespacedName]*pod{}, poked: make(chan struct{}, 1)}
 	earlier, next := web("96", nil), web("101", func(p *corev1.Pod) { p.UID = "web-2" })
 	if err := (store{g}).Add(earlier); err != nil {
 		t.Fatal(err)

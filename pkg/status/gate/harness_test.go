@@ -61,7 +61,7 @@ func inBubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Gate, err = New(Config{Pods: func(namespace string) Pods { return statustest.PodsOf(c.client, namespace) }, Rounds: rounds, FieldManager: "writer", Registerer: c.reg}); err != nil {
+		if c.Gate, err = New(Config{Pods: func(namespace string) Pods { return statustest.PodsOf(c.client, namespace) }, Rounds: rounds, Conditions: []corev1.PodConditionType{PoliciesEnforced, NetworkReady}, FieldManager: "writer", Registerer: c.reg}); err != nil {
 			t.Fatal(err)
 		}
 		c.lead()
@@ -150,7 +150,7 @@ func (c *cluster) setBefore(f func()) {
 func web(version string, change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web-1", ResourceVersion: version},
-		Spec:       corev1.PodSpec{NodeName: "node-1", ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.com/other"}, {ConditionType: Condition}}},
+		Spec:       corev1.PodSpec{NodeName: "node-1", ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.com/other"}, {ConditionType: PoliciesEnforced}}},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}},
 			Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
@@ -200,7 +200,7 @@ func (c *cluster) get() *corev1.Pod {
 func (c *cluster) want(when, want string, writes int) {
 	c.t.Helper()
 	p, got := c.get(), ""
-	if now := conditionOf(p); now != nil {
+	if now := conditionOf(p, PoliciesEnforced); now != nil {
 		got = fmt.Sprintf("%s %s: %s", now.Status, now.Reason, now.Message)
 	}
 	c.mu.Lock()

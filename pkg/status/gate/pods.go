@@ -20,17 +20,18 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
-// selected are the pods that may wait for the condition.
+// selected are the pods that may wait for a condition.
 const selected = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
-// pod is a pod with the gate whose condition is not true.
+// pod is a pod that names a condition which is not true.
 type pod struct {
 	uid         types.UID
+	lacks       []corev1.PodConditionType
 	node        string
 	hostNetwork bool
 	addresses   string // empty before it has any
-	pending     bool   // the condition says for what it waits
-	stored      string // the pod's version with the condition that was written, before the watch has it
+	pending     bool   // the conditions say for what it waits
+	stored      string // the pod's version with the conditions that were written, before the watch has it
 
 	version string          // of the pod, when it had its addresses
 	since   time.Time       // when that was seen
@@ -39,7 +40,7 @@ type pod struct {
 	retry   time.Time       // after a write that failed
 }
 
-// waits reports whether the condition may be written.
+// waits reports whether the conditions may be written.
 func (p *pod) waits() bool { return p.addresses != "" && p.stored == "" }
 
 // known is what the other nodes need.
@@ -96,7 +97,7 @@ func (s store) Transformer() cache.TransformFunc {
 		small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp,
 		}}
-		if gated(p) {
+		if len(s.lacking(p)) > 0 {
 			small.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, ReadinessGates: p.Spec.ReadinessGates}
 			small.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs, Conditions: p.Status.Conditions}
 		}
@@ -158,8 +159,8 @@ func (s store) Resync() error { return nil }
 
 // observe takes a version of a pod. It is called with the mutex held.
 func (g *Gate) observe(p *corev1.Pod) {
-	name, now := nameOf(p), conditionOf(p)
-	if !gated(p) || p.DeletionTimestamp != nil || ended(p) || now != nil && now.Status == corev1.ConditionTrue {
+	name, lacking := nameOf(p), g.lacking(p)
+	if len(lacking) == 0 || p.DeletionTimestamp != nil || ended(p) {
 		delete(g.pods, name)
 		return
 	}
@@ -168,13 +169,14 @@ func (g *Gate) observe(p *corev1.Pod) {
 		known = &pod{uid: p.UID}
 		g.pods[name] = known
 	}
-	known.node, known.hostNetwork, known.pending = p.Spec.NodeName, p.Spec.HostNetwork, known.pending || now != nil
+	known.node, known.hostNetwork, known.lacks = p.Spec.NodeName, p.Spec.HostNetwork, lacking
+	known.pending = known.pending || !slices.ContainsFunc(lacking, func(c corev1.PodConditionType) bool { return conditionOf(p, c) == nil })
 	addresses := addressesOf(p)
 	switch {
 	case addresses == "":
 		known.addresses = ""
 	case known.stored != "" && !inforce.Reaches(p.ResourceVersion, known.stored):
-		// The watch has not come to the condition that was written.
+		// The watch has not come to the conditions that were written.
 	case known.stored != "" || known.addresses != addresses || !inforce.Reaches(p.ResourceVersion, known.version):
 		// New addresses, a condition that was removed, or a server that was restored.
 		known.addresses, known.version, known.since = addresses, p.ResourceVersion, time.Now()
@@ -187,16 +189,23 @@ func nameOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-func gated(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == Condition })
+// lacking returns the conditions to write that a pod names and that are not true.
+func (g *Gate) lacking(p *corev1.Pod) (lacking []corev1.PodConditionType) {
+	for _, c := range g.cfg.Conditions {
+		named := slices.Contains(p.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: c})
+		if now := conditionOf(p, c); named && (now == nil || now.Status != corev1.ConditionTrue) {
+			lacking = append(lacking, c)
+		}
+	}
+	return lacking
 }
 
 func ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-func conditionOf(p *corev1.Pod) *corev1.PodCondition {
-	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == Condition })
+func conditionOf(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
+	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == t })
 	if i < 0 {
 		return nil
 	}

@@ -19,21 +19,22 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
-// text is what the condition of a pod says.
+// text is what the conditions of a pod say.
 type text struct {
 	status          corev1.ConditionStatus
 	reason, message string
 }
 
-// write is a condition to be written.
+// write is conditions of a pod to be written.
 type write struct {
 	types.NamespacedName
-	uid   types.UID
-	since time.Time
+	uid        types.UID
+	conditions []corev1.PodConditionType
+	since      time.Time
 	text
 }
 
-// due returns the conditions that may be written now, those that have waited longest first. unknown is
+// due returns what may be written now, for pods that have waited longest first. unknown is
 // why needs are not known. It is called with the mutex held.
 func (g *Gate) due(unknown error, now time.Time) []write {
 	var all []write
@@ -43,7 +44,7 @@ func (g *Gate) due(unknown error, now time.Time) []write {
 		}
 		t := p.text(g.round, unknown, now)
 		if t.status == corev1.ConditionTrue || t.reason != "" && !p.pending && now.Sub(p.since) >= tellAfter {
-			all = append(all, write{name, p.uid, p.since, t})
+			all = append(all, write{name, p.uid, p.lacks, p.since, t})
 		}
 	}
 	slices.SortFunc(all, func(a, b write) int { return a.since.Compare(b.since) })
@@ -87,7 +88,7 @@ func (p *pod) lacking(r enforced.Round, own error) string {
 	return lacking.String()
 }
 
-// write writes conditions, a few at the same time.
+// write writes the conditions of pods, a few at the same time.
 func (g *Gate) write(ctx context.Context, due []write) {
 	var group errgroup.Group
 	group.SetLimit(writesAtOnce)
@@ -103,25 +104,29 @@ func (g *Gate) write(ctx context.Context, due []write) {
 	_ = group.Wait() // wrote handles errors
 }
 
-// patch writes a condition of the pod with that UID, and returns the version of the pod. It names no
-// version, since the kubelet writes the status at the same time.
+// patch writes the conditions of the pod with that UID, and returns the version of the pod. It names
+// no version, since the kubelet writes the status at the same time.
 func (g *Gate) patch(ctx context.Context, w write) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	type object = map[string]any
+	var conditions []object
+	for _, c := range w.conditions {
+		conditions = append(conditions, object{
+			"type": c, "status": w.status, "reason": w.reason, "message": w.message,
+			"lastTransitionTime": metav1.NewTime(time.Now()),
+		})
+	}
 	patch, err := json.Marshal(object{
 		"metadata": object{"uid": w.uid},
-		"status": object{"conditions": []object{{
-			"type": Condition, "status": w.status, "reason": w.reason, "message": w.message,
-			"lastTransitionTime": metav1.NewTime(time.Now()),
-		}}},
+		"status":   object{"conditions": conditions},
 	})
 	if err != nil {
 		return "", err
 	}
 	p, err := g.cfg.Pods(w.Namespace).Patch(ctx, w.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: g.cfg.FieldManager}, "status")
 	if err != nil {
-		return "", fmt.Errorf("condition %s of pod %v: %w", Condition, w.NamespacedName, err)
+		return "", fmt.Errorf("conditions %v of pod %v: %w", w.conditions, w.NamespacedName, err)
 	}
 	return p.ResourceVersion, nil
 }

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
@@ -42,7 +44,7 @@ func TestReadinessGate(t *testing.T) {
 	c.createPolicy("web", "web")
 	c.createGatedPod("web", c.node)
 	c.createGatedPod("host", c.otherNode, func(p *corev1.Pod) { p.Spec.HostNetwork = true })
-	w := startWriter(t, config, "--pod-readiness")
+	w := startWriter(t, config, "--pod-readiness", "--feature-gates=PodNetworkReadiness=true")
 	c.wantGate("host", corev1.ConditionTrue, gate.HostNetwork, "")
 	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for its own node "+c.node+": ")
 	own.enforce("9000000000000000000")
@@ -55,7 +57,7 @@ func TestReadinessGate(t *testing.T) {
 	w.stop()
 	own.enforce("1")
 	ready := c.pod("web")
-	startWriter(t, config, "--pod-readiness")
+	startWriter(t, config, "--pod-readiness", "--feature-gates=PodNetworkReadiness=true")
 	c.createGatedPod("later", c.node)
 	c.wantGate("later", corev1.ConditionFalse, gate.Pending, "Waiting for its own node "+c.node+": ")
 	if now := c.pod("web"); now.ResourceVersion != ready.ResourceVersion {
@@ -66,7 +68,7 @@ func TestReadinessGate(t *testing.T) {
 	c.deletePod(t.Context(), "later")
 	c.createGatedPod("later", c.node)
 	_, err := client.CoreV1().Pods(c.namespace).Patch(t.Context(), "later", types.StrategicMergePatchType,
-		fmt.Appendf(nil, `{"metadata": {"uid": %q}, "status": {"conditions": [{"type": %q, "status": "True"}]}}`, ready.UID, gate.Condition), metav1.PatchOptions{}, "status")
+		fmt.Appendf(nil, `{"metadata": {"uid": %q}, "status": {"conditions": [{"type": %q, "status": "True"}]}}`, ready.UID, gate.NetworkReady), metav1.PatchOptions{}, "status")
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "metadata.uid") {
 		t.Errorf("a write for another pod of the name: got %v, want metadata.uid to be invalid", err)
 	}
@@ -86,7 +88,7 @@ func TestReadinessGateWithAHungNode(t *testing.T) {
 	c.startFakeAgent(c.node).enforce("9000000000000000000")
 	c.createGatedPod("web", c.node)
 	config, _ := account(t, plane, namespace, statusWriter)
-	startWriter(t, config, "--pod-readiness")
+	startWriter(t, config, "--pod-readiness", "--feature-gates=PodNetworkReadiness=true")
 	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": no agent runs there.")
 	c.wantGate("web", corev1.ConditionTrue, gate.EnforcedOnOwnNode, c.otherNode+": no agent runs there.")
 
@@ -98,12 +100,70 @@ func TestReadinessGateWithAHungNode(t *testing.T) {
 	c.wantGate("later", corev1.ConditionTrue, gate.EnforcedOnOwnNode, "")
 }
 
+// The figures of docs/early-feedback.md: pods that get their addresses at once become ready with one
+// write each. Both agents know them already.
+func TestReadinessOfManyPods(t *testing.T) {
+	plane := newest.start(t)
+	install(t, plane)
+	k := newKubectl(t, plane.Admin())
+	k.run("apply", "--server-side", "--validate=strict", "-f", readinessFile)
+	t.Cleanup(func() { _, _ = k.with(context.Background(), "", "delete", "--ignore-not-found", "-f", readinessFile) })
+	c := newCluster(t, plane)
+	fast := rest.CopyConfig(plane.Admin())
+	fast.QPS = -1
+	c.client = must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(fast))
+	for _, node := range []string{c.node, c.otherNode} {
+		c.startFakeAgent(node).enforce("9000000000000000000")
+	}
+	config, _ := account(t, plane, namespace, statusWriter)
+	w := startWriter(t, config, "--pod-readiness", "--feature-gates=PodNetworkReadiness=true")
+	written := 0
+	for _, n := range []int{1, 30, 300} {
+		start, addressed := time.Now(), make([]time.Time, n)
+		for i := range n {
+			c.createGatedPod(fmt.Sprintf("web-%d-%d", n, i), c.node)
+			addressed[i] = time.Now()
+		}
+		became := map[string]time.Time{}
+		eventually(t, func() string {
+			pods := must[*corev1.PodList](t)(c.client.CoreV1().Pods(c.namespace).List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}))
+			for i := range pods.Items {
+				p := &pods.Items[i]
+				if _, known := became[p.Name]; !known && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+					return c.Type == gate.NetworkReady && c.Status == corev1.ConditionTrue
+				}) {
+					became[p.Name] = time.Now()
+				}
+			}
+			for i := range n {
+				if _, known := became[fmt.Sprintf("web-%d-%d", n, i)]; !known {
+					return fmt.Sprintf("web-%d-%d is not ready", n, i)
+				}
+			}
+			return ""
+		})
+		var waited []time.Duration
+		for i, at := range addressed {
+			waited = append(waited, max(0, became[fmt.Sprintf("web-%d-%d", n, i)].Sub(at)))
+		}
+		slices.Sort(waited)
+		t.Logf("%d pods in %v: True %v (median) and %v (last) after the address", n, addressed[n-1].Sub(start), waited[n/2], waited[n-1])
+		written += n
+		eventually(t, func() string {
+			if got := w.metric(`netpol_readiness_writes_total{kind="Pod",result="success"}`); got != fmt.Sprint(written) {
+				return fmt.Sprintf("%q writes for %d pods", got, written)
+			}
+			return ""
+		})
+	}
+}
+
 func (c *cluster) pod(name string) *corev1.Pod {
 	c.t.Helper()
 	return must[*corev1.Pod](c.t)(c.client.CoreV1().Pods(c.namespace).Get(c.t.Context(), name, metav1.GetOptions{}))
 }
 
-// createGatedPod writes a running pod with the readiness gate, whose containers are ready.
+// createGatedPod writes a running pod with both readiness gates, whose containers are ready.
 func (c *cluster) createGatedPod(name, node string, change ...func(*corev1.Pod)) {
 	c.t.Helper()
 	pods := c.client.CoreV1().Pods(c.namespace)
@@ -111,7 +171,7 @@ func (c *cluster) createGatedPod(name, node string, change ...func(*corev1.Pod))
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
 		Spec: corev1.PodSpec{
 			NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "none"}},
-			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: gate.Condition}},
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: gate.PoliciesEnforced}, {ConditionType: gate.NetworkReady}},
 		},
 	}
 	for _, f := range change {
@@ -125,15 +185,17 @@ func (c *cluster) createGatedPod(name, node string, change ...func(*corev1.Pod))
 	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), p, metav1.UpdateOptions{}))
 }
 
-// wantGate waits for the condition of a pod. Its other conditions stay.
+// wantGate waits for both conditions of a pod. Its other conditions stay.
 func (c *cluster) wantGate(name string, status corev1.ConditionStatus, reason, message string) {
 	c.t.Helper()
 	eventually(c.t, func() string {
 		conditions := c.pod(name).Status.Conditions
-		has := func(is func(corev1.PodCondition) bool) bool { return slices.ContainsFunc(conditions, is) }
-		if !has(func(p corev1.PodCondition) bool {
-			return p.Type == gate.Condition && p.Status == status && p.Reason == reason && strings.Contains(p.Message, message)
-		}) || !has(func(p corev1.PodCondition) bool { return p.Type == corev1.ContainersReady }) {
+		has := func(t corev1.PodConditionType) bool {
+			return slices.ContainsFunc(conditions, func(p corev1.PodCondition) bool {
+				return p.Type == t && (t == corev1.ContainersReady || p.Status == status && p.Reason == reason && strings.Contains(p.Message, message))
+			})
+		}
+		if !has(gate.PoliciesEnforced) || !has(gate.NetworkReady) || !has(corev1.ContainersReady) {
 			return fmt.Sprintf("the conditions of %s are %+v, want %s %s %s", name, conditions, status, reason, message)
 		}
 		return ""
@@ -145,8 +207,8 @@ func (c *cluster) guardedPods(client kubernetes.Interface) {
 	c.t.Helper()
 	c.createPod("plain", c.node, c.address(2))
 	for _, tc := range []struct{ pod, patch string }{
-		{"plain", fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "True"}]}}`, gate.Condition)},
-		{"web", fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "False"}]}}`, gate.Condition)},
+		{"plain", fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "True"}]}}`, gate.NetworkReady)},
+		{"web", fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "False"}]}}`, gate.NetworkReady)},
 		{"web", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`},
 		{"web", `{"status": {"conditions": [{"type": "ContainersReady", "$patch": "delete"}]}}`},
 		{"web", `{"status": {"phase": "Failed"}}`},

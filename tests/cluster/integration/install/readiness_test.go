@@ -45,8 +45,10 @@ func TestReadinessGuardComesFirst(t *testing.T) {
 	if c := guard.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user {
 		t.Errorf("the guard is for %v, want %s", c, user)
 	}
-	if v := guard.Spec.Variables; len(v) == 0 || v[0].Name != "ours" || v[0].Expression != fmt.Sprintf("'%s'", gate.Condition) {
-		t.Errorf("the condition is %v, want %s", v, gate.Condition)
+	for _, c := range []corev1.PodConditionType{gate.NetworkReady, gate.PoliciesEnforced} {
+		if v := guard.Spec.Variables; len(v) == 0 || v[0].Name != "ours" || !strings.Contains(v[0].Expression, fmt.Sprintf("'%s'", c)) {
+			t.Errorf("the conditions are %v, want %s", v, c)
+		}
 	}
 	var kinds []string
 	for _, o := range decode(t, readinessFile) {
@@ -59,9 +61,11 @@ func TestReadinessGuardComesFirst(t *testing.T) {
 
 func TestReadinessGuard(t *testing.T) {
 	const (
-		ours   = `{type: ` + string(gate.Condition) + `, status: "%s", reason: x}`
+		ours   = `{type: ` + string(gate.NetworkReady) + `, status: "%s", reason: x}`
+		old    = `{type: ` + string(gate.PoliciesEnforced) + `, status: "%s", reason: x}`
 		others = `{type: Ready, status: "False"}`
-		spec   = `spec: {nodeName: a, readinessGates: [{conditionType: ` + string(gate.Condition) + `}]}`
+		spec   = `spec: {nodeName: a, readinessGates: [{conditionType: example.com/x}, {conditionType: ` + string(gate.NetworkReady) + `}]}`
+		both   = `spec: {nodeName: a, readinessGates: [{conditionType: ` + string(gate.PoliciesEnforced) + `}, {conditionType: ` + string(gate.NetworkReady) + `}]}`
 		meta   = `metadata: {name: web, labels: {app: web}}`
 	)
 	pod := func(meta, spec, phase string, conditions ...string) string {
@@ -77,7 +81,14 @@ func TestReadinessGuard(t *testing.T) {
 		{"the condition becomes false", before, pod(meta, spec, "Running", isFalse, others), nil},
 		{"from false to true", pod(meta, spec, "Running", isFalse, others), pod(meta, spec, "Running", others, isTrue), nil},
 		{"the first condition", "{" + meta + ", " + spec + ", status: {phase: Running, podIP: 10.0.0.1}}", pod(meta, spec, "Running", isTrue), nil},
-		{"a pod without the gate", pod(meta, "spec: {nodeName: a}", "Running"), pod(meta, "spec: {nodeName: a}", "Running", isTrue), []string{"only pods with its readiness gate"}},
+		{"the deprecated condition", pod(meta, strings.Replace(spec, string(gate.NetworkReady), string(gate.PoliciesEnforced), 1), "Running"), pod(meta, strings.Replace(spec, string(gate.NetworkReady), string(gate.PoliciesEnforced), 1), "Running", fmt.Sprintf(old, "True")), nil},
+		{"both conditions", pod(meta, both, "Running", others), pod(meta, both, "Running", others, isTrue, fmt.Sprintf(old, "True")), nil},
+		{"the other one of both", pod(meta, both, "Running", fmt.Sprintf(old, "True")), pod(meta, both, "Running", isTrue, fmt.Sprintf(old, "True")), nil},
+		{"one of both taken back", pod(meta, both, "Running", fmt.Sprintf(old, "True")), pod(meta, both, "Running", isTrue, fmt.Sprintf(old, "False")), []string{"does not take back"}},
+		{"one of both removed", pod(meta, both, "Running", isTrue, fmt.Sprintf(old, "True")), pod(meta, both, "Running", isTrue), []string{"does not take back"}},
+		{"a gate that the pod does not name", before, pod(meta, spec, "Running", others, fmt.Sprintf(old, "True")), []string{"no condition but its own"}},
+		{"another plugin's gate", before, pod(meta, spec, "Running", others, `{type: example.com/x, status: "True"}`), []string{"no condition but its own"}},
+		{"a pod without the gate", pod(meta, "spec: {nodeName: a}", "Running"), pod(meta, "spec: {nodeName: a}", "Running", isTrue), []string{"only pods with its readiness gate", "no condition but its own"}},
 		{"back to false", pod(meta, spec, "Running", isTrue), pod(meta, spec, "Running", isFalse), []string{"does not take back"}},
 		{"removed", pod(meta, spec, "Running", others, isTrue), before, []string{"does not take back"}},
 		{"another condition", before, pod(meta, spec, "Running", `{type: Ready, status: "True"}`), []string{"no condition but its own"}},
