@@ -92,7 +92,7 @@ none; the help of each command says what that means.`,
 		return o.addChart()
 	}
 	cmd.SetVersionTemplate("{{.Version}}\n")
-	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newList(o), newDoctor(o), newFlows(o), newSuggest(o), newUnused(o), newWait(o), newVersion())
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newList(o), newDoctor(o), newFlows(o), newSuggest(o), newConvert(o), newUnused(o), newWait(o), newVersion())
 	o.complete(cmd)
 	return cmd
 }

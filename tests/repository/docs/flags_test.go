@@ -17,7 +17,7 @@ import (
 
 var helpFlag = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`)
 
-var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "suggest", "unused", "list", "doctor", "wait"}
+var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "suggest", "convert", "unused", "list", "doctor", "wait"}
 
 // foreignFlags are flags of other programs that the documentation names.
 var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "network-plugin", "network-policy", "prefix", "register-with-taints", "serviceaccount", "tail", "take-ownership", "type"}
