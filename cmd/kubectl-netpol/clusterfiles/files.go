@@ -134,7 +134,8 @@ func (c *collector) build(folder string, found bool) {
 		return
 	}
 	c.seen[filepath.Clean(folder)] = true
-	files, err := build(folder, c.read)
+	files, left, err := build(folder, c.read)
+	c.errs = append(c.errs, left...)
 	c.built[folder], c.kustomizations[folder] = err == nil, c.order
 	if err != nil && found {
 		err = &tolerable{err, "passed over"}

@@ -31,29 +31,30 @@ func isKustomization(name string) bool {
 
 // build returns the objects of the kustomization in a folder, each as a file of its own, and adds
 // the real paths of the files that kustomize reads to read. It reads only local files and starts no
-// programs.
-func build(folder string, read map[string]bool) ([]file, error) {
+// programs. left says which remote parts are left out.
+func build(folder string, read map[string]bool) (files []file, left []error, err error) {
 	real, err := realPath(folder)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder, read: read}
 	built, err := run(disk, real)
 	switch {
 	case disk.refused != nil: // kustomize may have treated the refusal as a missing file
-		return nil, disk.refused
+		return nil, nil, disk.refused
+	case err != nil && disk.left != nil: // for want of what is left out
+		return nil, nil, errors.Join(disk.left...)
 	case err != nil:
-		return nil, fmt.Errorf("kustomize %s: %w", folder, err)
+		return nil, nil, fmt.Errorf("kustomize %s: %w", folder, err)
 	}
-	var files []file
 	for _, r := range built.Resources() {
 		f, err := builtFile(folder, r)
 		if err != nil {
-			return nil, fmt.Errorf("kustomize %s: %w", folder, err)
+			return nil, nil, fmt.Errorf("kustomize %s: %w", folder, err)
 		}
 		files = append(files, f)
 	}
-	return files, nil
+	return files, disk.left, nil
 }
 
 // realPath returns the absolute path without links.
@@ -91,12 +92,14 @@ func builtFile(folder string, r *resource.Resource) (file, error) {
 	return f, err
 }
 
-// localDisk is the file system that kustomize sees. It refuses a kustomization that refers
-// to remote resources or to programs before kustomize reads it.
+// localDisk is the file system that kustomize sees. It leaves remote resources out of
+// kustomizations, and refuses one that refers to other remote files or to programs before kustomize
+// reads it.
 type localDisk struct {
 	filesys.FileSystem
 	root, shown string // the folder that is built, and its name as the user gave it
 	refused     error
+	left        []error         // about what is left out
 	read        map[string]bool // what was read
 }
 
@@ -108,19 +111,44 @@ func (d *localDisk) ReadFile(path string) ([]byte, error) {
 	if err != nil || !isKustomization(filepath.Base(path)) {
 		return data, err
 	}
-	line, err := refuseKustomization(data)
-	if err == nil && filepath.Dir(path) == d.root {
-		data, err = noteOrigins(data)
-	}
+	line, rest, err := refuseKustomization(data)
 	if err != nil {
 		at := Position{path, line}
 		if rel, err := filepath.Rel(d.root, path); err == nil {
 			at.File = filepath.Join(d.shown, rel)
 		}
-		d.refused = errors.Join(d.refused, fmt.Errorf("%s: %w", at, err))
-		return nil, d.refused
+		err = fmt.Errorf("%s: %w", at, err)
+		if !rest {
+			d.refused = errors.Join(d.refused, err)
+			return nil, d.refused
+		}
+		d.left = append(d.left, &tolerable{err, "left out"})
+		if data, err = withoutRemote(data); err != nil {
+			return nil, err
+		}
+	}
+	if filepath.Dir(path) == d.root {
+		return noteOrigins(data)
 	}
 	return data, nil
+}
+
+// withoutRemote returns a kustomization without its remote resources and components.
+func withoutRemote(data []byte) ([]byte, error) {
+	var k map[string]any
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		return nil, err
+	}
+	for name, value := range k {
+		list, isList := value.([]any)
+		if isList && slices.Contains([]string{"resources", "components", "bases"}, strings.ToLower(name)) {
+			k[name] = slices.DeleteFunc(list, func(item any) bool {
+				path, isText := item.(string)
+				return isText && isRemote(path)
+			})
+		}
+	}
+	return yaml.Marshal(k)
 }
 
 // noteOrigins makes a kustomization record the files of its objects. It switches off the
@@ -147,12 +175,12 @@ func parseKustomization(data []byte) (*types.Kustomization, error) {
 	return k, nil
 }
 
-// refuseKustomization reports what a kustomization needs beyond local files, and the first line with
-// it, 0 if that is not known.
-func refuseKustomization(data []byte) (line int, err error) {
+// refuseKustomization reports what a kustomization needs beyond local files, the first line with it,
+// 0 if that is not known, and whether the rest can be read without.
+func refuseKustomization(data []byte) (line int, rest bool, err error) {
 	k, err := parseKustomization(data)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	for _, field := range []struct {
 		name string
@@ -164,27 +192,29 @@ func refuseKustomization(data []byte) (line int, err error) {
 		{"validators", len(k.Validators) > 0},
 	} {
 		if field.used {
-			return lineWith(data, field.name), fmt.Errorf("%s: only local files are read, and no programs are started; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field.name)
+			return lineWith(data, field.name), false, fmt.Errorf("%s: only local files are read, and no programs are started; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field.name)
 		}
 	}
 	paths := pathsOf(k)
 	var remote []string
+	rest = true
 	for _, field := range slices.Sorted(maps.Keys(paths)) {
 		for _, path := range paths[field] {
 			if isRemote(path) {
+				rest = rest && (field == "resources" || field == "components")
 				remote = append(remote, fmt.Sprintf("%s: %q", field, path))
 				line = cmp.Or(line, lineWith(data, path))
 			}
 		}
 	}
 	if remote == nil {
-		return 0, nil
+		return 0, true, nil
 	}
 	is := "is not a local path"
 	if len(remote) > 1 {
 		is = "are not local paths"
 	}
-	return line, fmt.Errorf("%s %s, and nothing is downloaded; vendor that with kustomize localize, or give what kustomize build prints: kustomize build ... | kubectl netpol ... -f -", strings.Join(remote, ", "), is)
+	return line, rest, fmt.Errorf("%s %s, and nothing is downloaded; vendor that with kustomize localize, or give what kustomize build prints: kustomize build ... | kubectl netpol ... -f -", strings.Join(remote, ", "), is)
 }
 
 // lineWith returns the first line that has a text outside of comments, 0 if none has.

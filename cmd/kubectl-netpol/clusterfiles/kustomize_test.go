@@ -2,6 +2,8 @@ package clusterfiles
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -212,6 +214,34 @@ func TestPlurals(t *testing.T) {
 		}
 		if got := (Skipped{what, 1}).String(); got != "1 "+what {
 			t.Errorf("got %s, want 1 %s", got, what)
+		}
+	}
+}
+
+// What is remote is left out of the kustomizations that refer to it, and named once.
+func TestRemoteResourcesAreLeftOut(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a/kustomization.yaml":    "resources: [pod.yaml]\n",
+		"a/pod.yaml":              "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c}]}}\n",
+		"b/kustomization.yaml":    "namespace: b\nResources: ['https://example.com/base?ref=v1', ../a]\n",
+		"root/kustomization.yaml": "resources: [../a, ../b]\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{filepath.Join(dir, "root"), dir} {
+		o, err := Read([]string{path}, nil, Options{})
+		if err != nil || len(o.Pods) != 2 || len(o.Warnings) != 1 || !strings.Contains(o.Warnings[0], `resources: "https://example.com/base?ref=v1" is not a local path`) || !strings.HasSuffix(o.Warnings[0], ": left out") {
+			t.Errorf("%s: got %+v, %v", path, o, err)
+		}
+		if _, err := Read([]string{path}, nil, Options{Strict: true}); err == nil || !strings.Contains(err.Error(), "is not a local path") {
+			t.Errorf("%s: strict: got %v", path, err)
 		}
 	}
 }
