@@ -60,7 +60,7 @@ PROOF ?= $(PROJECT)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build docs demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build docs demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^##@ (.*)/\n\1/p; s/^([a-z0-9-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -289,6 +289,13 @@ release: ## the files of the release RELEASE, in bin/release. With DRY_RUN=1 als
 	cd release && $(DIST) $(if $(DRY_RUN),-unreleased)
 	@$(GIVE_BACK)
 	cd bin/release && sha256sum --check --quiet SHA256SUMS && ls
+
+# The image of the suite is a file for docker load, made without Docker.
+netpol: ## build the truth tables for any cluster (docs/testing/your-cluster.md): bin/netpol, static, and bin/netpol-image.tar
+	cd tests/netpol && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/netpol ./cmd/netpol
+	rm -rf bin/netpol-image && install -D bin/netpol bin/netpol-image/usr/bin/netpol
+	tests/cluster/e2e/cluster/image.sh netpol:dev bin/netpol-image bin/netpol-image.tar '{"User": "65532:65532", "Env": ["PATH=/usr/bin"], "Entrypoint": ["netpol"]}'
+	rm -rf bin/netpol-image
 
 image: ## build the container images of the agent, IMAGE, and of the prober (docs/testing/prober.md), PROBER_IMAGE
 	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .

@@ -113,9 +113,12 @@ func timesOf(all []time.Duration) Times {
 }
 
 // Convergence returns the times by kind of change, without the kinds that did not occur. Backends
-// whose changes are effective at once have none.
+// whose changes are effective at once have none, and so has a busy machine.
 func (s *Summary) Convergence() []Convergence {
 	var all []Convergence
+	if s.Control().Busy() != "" {
+		return nil
+	}
 	for _, kind := range allChanges {
 		if times := s.settled[kind]; len(times) > 0 {
 			all = append(all, Convergence{kind, len(times), timesOf(times)})

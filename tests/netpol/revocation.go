@@ -204,13 +204,17 @@ func (r Revocation) String() string {
 }
 
 // Revocation returns the times by kind of change, without the kinds that denied no connection that
-// was held.
+// was held, and without times on a busy machine.
 func (s *Summary) Revocation() []Revocation {
 	var all []Revocation
 	for _, kind := range allChanges {
 		if r := s.revoked[kind]; r != nil {
+			r := *r
+			if s.Control().Busy() != "" {
+				r.gone = nil
+			}
 			r.Times = timesOf(r.gone)
-			all = append(all, *r)
+			all = append(all, r)
 		}
 	}
 	return all

@@ -52,6 +52,8 @@ type StepResult struct {
 	// Settled is how long the change took until every table was right; see Convergence. It is
 	// meaningless if a table differs.
 	Settled time.Duration
+	// State is what the tables are of.
+	State *State
 	// Established is about connections that were open before the step, which denies them. It is
 	// empty if the backend is no Holder.
 	Established Established
@@ -187,7 +189,7 @@ func (p *play) step(ctx context.Context, step Step) error {
 	applied := time.Now()
 	p.want = step.reachability(p.state, p.scenario.Model.Traffic(), p.traffic)
 	seen, err := p.settle(ctx, p.want)
-	result.Settled, result.Comparisons = seen.settled.Sub(applied), seen.comparisons
+	result.Settled, result.Comparisons, result.State = seen.settled.Sub(applied), seen.comparisons, p.state
 	right := err == nil && !anyDiffers(seen.comparisons)
 	if right && held != nil {
 		result.Established, err = p.awaitEnds(ctx, held, applied)
@@ -295,10 +297,26 @@ func (r Result) Report(symbols Symbols, all bool) string {
 			fmt.Fprintf(&out, "%s, step %d %s: %s\n", r.Scenario, i+1, step.Name, step.Established)
 		}
 	}
+	if wrong, got, state := r.FirstWrong(); state != nil {
+		fmt.Fprintf(&out, "The first wrong cell is %s: %s, with these policies:\n%s", wrong, got, Manifest(state.AllPolicies()...))
+	}
 	if r.Err != nil {
 		fmt.Fprintf(&out, "%s: %v\n", r.Scenario, r.Err)
 	}
 	return out.String()
+}
+
+// FirstWrong returns the first cell that is not as expected and what was observed of it in which state,
+// nil if there is none.
+func (r Result) FirstWrong() (Connection, Outcome, *State) {
+	for _, step := range r.Steps {
+		for _, c := range step.Comparisons {
+			for _, pair := range c.Want.Compare(c.Got) {
+				return Connection{From: pair.From, To: pair.To, Traffic: c.Traffic}, c.Got.Outcome(pair.From, pair.To), step.State
+			}
+		}
+	}
+	return Connection{}, Unobservable, nil
 }
 
 // alike groups comparisons whose tables are the same.

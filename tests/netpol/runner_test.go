@@ -70,6 +70,19 @@ x/b    · ✓  ✓ ✓    · ✓  ✓ ✓
 y/a    · ✓  ✓ ✓    ✗ ✓  ✓ ✓
 y/b    · ✓  ✓ ✓    ✗ ✓  ✓ ✓
 y/* -> x/a: connected, should be silently dropped
+The first wrong cell is y/a -> x/a TCP 80 IPv4: connected, with these policies:
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: deny
+  namespace: x
+spec:
+  podSelector:
+    matchLabels:
+      pod: a
+  policyTypes:
+  - Ingress
 `
 		if got := result.Report(Unicode, false); got != want {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)

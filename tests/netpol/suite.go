@@ -22,6 +22,58 @@ type Summary struct {
 
 	settled map[Change][]time.Duration
 	revoked map[Change]*Revocation
+	control []time.Duration
+}
+
+// Control says how long it took until every table was right where nothing had changed and no policy was
+// there. Times of changes mean something only if that is short.
+type Control struct {
+	Checks int
+	Times
+}
+
+// mostControl is the longest control beside which times are reported.
+const mostControl = 50 * time.Millisecond
+
+// Busy returns why no times are reported, "" if they are.
+func (c Control) Busy() string {
+	if c.P99 <= mostControl {
+		return ""
+	}
+	return fmt.Sprintf("the control's p99 is %s, more than %s: the machine is busy", milliseconds(c.P99), milliseconds(mostControl))
+}
+
+// String returns, for example, "control: right after 0 ms (p50), … without a change and without
+// policies, checks: 25".
+func (c Control) String() string {
+	return fmt.Sprintf("control: right after %s without a change and without policies, checks: %d", c.Times, c.Checks)
+}
+
+// Control returns what the control of PlayAll was.
+func (s *Summary) Control() Control { return Control{len(s.control), timesOf(s.control)} }
+
+// addControl adds the times of steps that change nothing.
+func (s *Summary) addControl(r Result) {
+	for _, step := range r.Steps {
+		if !anyDiffers(step.Comparisons) {
+			s.control = append(s.control, step.Settled)
+		}
+	}
+}
+
+// The control has so many steps, before the first of so many scenarios.
+const (
+	controlSteps = 5
+	controlEvery = 10
+)
+
+// playControl plays steps that change nothing, unless changes are effective at once.
+func (r Runner) playControl(ctx context.Context) Result {
+	support := r.Backend.Supports()
+	if support.Immediate {
+		return Result{}
+	}
+	return r.Play(ctx, Scenario{Name: "control", Model: Model{Nodes: min(2, support.Nodes)}, Steps: make([]Step, controlSteps)})
 }
 
 // Add counts one result.
@@ -77,13 +129,16 @@ func (r Runner) CheckHealth(ctx context.Context) error {
 	return r.Play(ctx, Scenario{Model: model}).Err
 }
 
-// PlayAll plays scenarios one after the other, passes each result to report, and counts. It
-// ends early only when ctx ends.
+// PlayAll plays scenarios one after the other, and the control between them, passes each result of a
+// scenario to report, and counts. It ends early only when ctx ends.
 func (r Runner) PlayAll(ctx context.Context, scenarios []Scenario, report func(Result)) Summary {
 	var summary Summary
-	for _, scenario := range scenarios {
+	for i, scenario := range scenarios {
 		if ctx.Err() != nil {
 			break
+		}
+		if i%controlEvery == 0 {
+			summary.addControl(r.playControl(ctx))
 		}
 		result := r.Play(ctx, scenario)
 		summary.Add(result)

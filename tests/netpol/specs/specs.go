@@ -37,7 +37,7 @@ func Describe(text string, newRunner func(context.Context) (netpol.Runner, error
 				report(result)
 			})
 		}
-		ginkgo.AfterAll(func() { addTimes(&summary) })
+		ginkgo.AfterAll(func() { ginkgo.AddReportEntry("scenarios", summary.String()) })
 	})...)
 }
 
@@ -50,16 +50,5 @@ func report(result netpol.Result) {
 		ginkgo.Skip(fmt.Sprintf("not supported by this backend: %v", result.Unsupported))
 	case len(result.Unsupported) > 0:
 		ginkgo.AddReportEntry("not supported by this backend", fmt.Sprint(result.Unsupported))
-	}
-}
-
-// addTimes adds counts and times of all specs to the report.
-func addTimes(summary *netpol.Summary) {
-	ginkgo.AddReportEntry("scenarios", summary.String())
-	for _, c := range summary.Convergence() {
-		ginkgo.AddReportEntry("convergence", c.String())
-	}
-	for _, r := range summary.Revocation() {
-		ginkgo.AddReportEntry("revocation", r.String())
 	}
 }

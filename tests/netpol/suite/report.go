@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -32,15 +30,13 @@ type report struct {
 
 // write writes the files that o names.
 func (r *report) write(o options) error {
-	picture := pictureOf(o.report, r.record())
 	contents := map[string]func() ([]byte, error){
 		o.junit: func() ([]byte, error) {
 			var out bytes.Buffer
 			err := junit.Write(&out, r.junit())
 			return out.Bytes(), err
 		},
-		o.report: func() ([]byte, error) { return []byte(r.markdown(picture)), nil },
-		picture:  func() ([]byte, error) { return Picture([]Record{r.record()}) },
+		o.report: func() ([]byte, error) { return []byte(r.markdown()), nil },
 		o.results: func() ([]byte, error) {
 			text, err := json.MarshalIndent(r.record(), "", "  ")
 			return append(text, '\n'), err
@@ -74,9 +70,17 @@ type Record struct {
 	Unsupported map[string][]string `json:"unsupported"` // what is missing, by scenario
 	Cells       int                 `json:"cells"`
 	LeftOut     int                 `json:"cellsLeftOut"`
+	Control     *Control            `json:"control,omitempty"`
+	NoTimes     string              `json:"noTimes,omitempty"` // why there are none
 	Convergence []Convergence       `json:"convergence"`
 	Revocation  []Revocation        `json:"revocation"`
 	Latency     *Latency            `json:"latency,omitempty"`
+}
+
+// Control is a netpol.Control.
+type Control struct {
+	Checks int `json:"checks"`
+	Times
 }
 
 // Convergence is a netpol.Convergence.
@@ -92,7 +96,7 @@ type Revocation struct {
 	Changes int           `json:"changes"`
 	Cut     int           `json:"cut"`
 	Kept    int           `json:"kept"`
-	Times
+	*Times                // nil if none ended or the machine is busy
 }
 
 // Latency is a netpol.Latency.
@@ -139,11 +143,18 @@ func (r *report) record() Record {
 			record.Unsupported[result.Scenario] = result.Unsupported
 		}
 	}
+	if control := s.Control(); control.Checks > 0 {
+		record.Control, record.NoTimes = &Control{control.Checks, timesOf(control.Times)}, control.Busy()
+	}
 	for _, c := range s.Convergence() {
 		record.Convergence = append(record.Convergence, Convergence{c.Change, c.Changes, timesOf(c.Times)})
 	}
 	for _, c := range s.Revocation() {
-		record.Revocation = append(record.Revocation, Revocation{c.Change, c.Changes, c.Cut, c.Kept, timesOf(c.Times)})
+		revocation := Revocation{c.Change, c.Changes, c.Cut, c.Kept, nil}
+		if c.Cut > 0 && record.NoTimes == "" {
+			revocation.Times = new(timesOf(c.Times))
+		}
+		record.Revocation = append(record.Revocation, revocation)
 	}
 	if l := r.latency; l != nil {
 		record.Latency = &Latency{l.Connections, timesOf(l.Free), timesOf(l.Selected)}
@@ -151,8 +162,24 @@ func (r *report) record() Record {
 	return record
 }
 
+// control returns the control, with a dash in place of times and the reason if there are none, and ""
+// if changes are effective at once.
+func (r *report) control() string {
+	control := r.summary.Control()
+	if control.Checks == 0 {
+		return ""
+	}
+	if busy := control.Busy(); busy != "" {
+		return fmt.Sprintf("%s\ntimes of changes: – (%s)", control, busy)
+	}
+	return control.String()
+}
+
 func (r *report) junit() junit.Suite {
 	s := junit.Suite{Name: "netpol " + r.backend}
+	if control := r.control(); control != "" {
+		s.Properties = append(s.Properties, junit.Property{Name: "control", Value: control})
+	}
 	for _, c := range r.summary.Convergence() {
 		s.Properties = append(s.Properties, junit.Property{Name: "convergence " + string(c.Change), Value: c.String()})
 	}
@@ -185,13 +212,16 @@ func (r *report) junit() junit.Suite {
 }
 
 // markdown describes what the provider does: how many scenarios passed, the tables of those
-// that did not, and what could not be observed. picture is a file beside it, if there is one.
-func (r *report) markdown(picture string) string {
+// that did not, and what could not be observed.
+func (r *report) markdown() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "# Network policy scenarios on %s\n\n%s.\n\n", r.backend, &r.summary)
 	fmt.Fprintf(&out, "Supported: %s; %s; %s.\n", joined(r.support.Protocols), joined(r.support.Families), count(r.support.Nodes, "node"))
 	if len(r.support.Features) > 0 {
 		fmt.Fprintf(&out, "Features: %s.\n", joined(r.support.Features))
+	}
+	if control := r.control(); control != "" {
+		fmt.Fprintf(&out, "\n%s.\n", control)
 	}
 	for i, c := range r.summary.Convergence() {
 		if i == 0 {
@@ -204,9 +234,6 @@ func (r *report) markdown(picture string) string {
 			out.WriteString("\nEstablished connections after a change that denies them:\n\n")
 		}
 		fmt.Fprintf(&out, "- %s\n", c)
-	}
-	if picture != "" {
-		fmt.Fprintf(&out, "\n![How long changes took](%s)\n", url.PathEscape(filepath.Base(picture)))
 	}
 	if r.latency != nil {
 		fmt.Fprintf(&out, "\nLatency: %s.\n", r.latency)

@@ -86,13 +86,14 @@ func (c Command) Run(ctx context.Context, out io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
-	return play(ctx, out, o, newBackend, chosen)
+	return play(ctx, out, o, args, newBackend, chosen)
 }
 
 // options are the flags of every backend.
 type options struct {
 	backend string
 	dir     string
+	profile string
 	run     string
 	settle  time.Duration
 	all     bool
@@ -109,11 +110,12 @@ func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
 		backend = "cluster"
 	}
 	flags.StringVar(&o.backend, "backend", backend, "what to play on: "+strings.Join(backends, ", "))
+	flags.StringVar(&o.profile, "profile", "all", "scenarios to play: "+strings.Join(scenarios.Profiles, ", "))
 	flags.StringVar(&o.run, "run", "", "play only the scenarios whose name matches this regular expression")
 	flags.DurationVar(&o.settle, "settle", 10*time.Second, "how long a change may take to become effective; what differs after that fails")
 	flags.BoolVar(&o.all, "v", false, "print all tables, not only those that differ")
 	flags.StringVar(&o.junit, "junit", "", "write the results into this file, as JUnit's XML")
-	flags.StringVar(&o.report, "report", "", "write a report into this file, as markdown: every scenario, the tables that differ, and what could not be observed; a picture of the times is FILE.svg")
+	flags.StringVar(&o.report, "report", "", "write a report into this file, as markdown: every scenario, the tables that differ, and what could not be observed")
 	flags.StringVar(&o.results, "results", "", "write counts and times into this file, as JSON")
 	flags.StringVar(&o.provider, "provider", "", "name and version of what enforces the policies, for -results")
 	flags.BoolVar(&o.version, "version", false, "print version, commit, commit date, Go version and platform, and exit")
@@ -136,15 +138,19 @@ func (c Command) choose(ctx context.Context, o options) ([]netpol.Scenario, erro
 	if err != nil {
 		return nil, fmt.Errorf("-run: %w", err)
 	}
-	chosen := slices.DeleteFunc(scenarios.All(), func(s netpol.Scenario) bool { return !name.MatchString(s.Name) })
+	profile, err := scenarios.Profile(o.profile)
+	if err != nil {
+		return nil, fmt.Errorf("-profile: %w", err)
+	}
+	chosen := slices.DeleteFunc(profile, func(s netpol.Scenario) bool { return !name.MatchString(s.Name) })
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-run %q matches no scenario", o.run)
+		return nil, fmt.Errorf("-run %q matches no scenario of the profile %s", o.run, o.profile)
 	}
 	return chosen, nil
 }
 
 // play plays the chosen scenarios on a new backend.
-func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, chosen []netpol.Scenario) (err error) {
+func play(ctx context.Context, out io.Writer, o options, args []string, newBackend NewBackend, chosen []netpol.Scenario) (err error) {
 	backend, err := newBackend(ctx)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", o.backend, err)
@@ -158,6 +164,9 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 	report.summary = runner.PlayAll(ctx, chosen, func(r netpol.Result) {
 		report.results = append(report.results, r)
 		fmt.Fprint(out, r.Report(netpol.Unicode, o.all))
+		if !r.OK() {
+			fmt.Fprintf(out, "Alone: %s\n%s", alone(os.Args[0], args, r.Scenario), explain(ctx, r))
+		}
 		if len(r.Unsupported) > 0 {
 			fmt.Fprintf(out, "%s: not supported by this backend: %s\n", r.Scenario, strings.Join(r.Unsupported, ", "))
 		}
@@ -179,6 +188,9 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 	}
 	if retries := report.environment.Retries; retries > 0 {
 		fmt.Fprintf(out, "changes of the cluster and commands that failed and were repeated: %d\n", retries)
+	}
+	if control := report.control(); control != "" {
+		fmt.Fprintln(out, control)
 	}
 	for _, c := range report.summary.Convergence() {
 		fmt.Fprintln(out, c)

@@ -20,8 +20,6 @@ import (
 const (
 	resultsFolder = "docs/testing/results"
 	resultsPage   = "docs/testing/comparison.md"
-	// resultsPicture shows the times of the runs on clusters, on that page.
-	resultsPicture = "docs/img/convergence.svg"
 )
 
 var resultsTable = regexp.MustCompile(`(?s)<!-- results -->\n.*?<!-- end -->\n`)
@@ -29,12 +27,11 @@ var resultsTable = regexp.MustCompile(`(?s)<!-- results -->\n.*?<!-- end -->\n`)
 // docs/testing/comparison.md has a row for each file of results, and what differs.
 func TestResultsTable(t *testing.T) {
 	var out strings.Builder
-	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | right after | established | gone after | answered after |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | established |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	records := readResults(t)
 	for _, r := range records {
 		out.WriteString(resultsRow(r))
 	}
-	out.WriteString("\n![How long changes took with each provider](../img/convergence.svg)\n")
 	for _, r := range records {
 		out.WriteString(differences(r))
 	}
@@ -50,23 +47,6 @@ func TestResultsTable(t *testing.T) {
 		}
 	case want != doc:
 		t.Errorf("%s differs from the files of %s: make docs writes\n%s", resultsPage, resultsFolder, &out)
-	}
-}
-
-// The picture below the table has the times of all runs on clusters.
-func TestResultsPicture(t *testing.T) {
-	records := slices.DeleteFunc(readResults(t), func(r suite.Record) bool { return r.Backend != "cluster" })
-	want, err := suite.Picture(records)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(filepath.Join(root, resultsPicture), want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if read(t, resultsPicture) != string(want) {
-		t.Errorf("%s differs from the files of %s: run make docs", resultsPicture, resultsFolder)
 	}
 }
 
@@ -116,27 +96,16 @@ func resultsRow(r suite.Record) string {
 	for _, cells := range r.WrongCells {
 		wrong += cells
 	}
-	var right, gone []string
-	for _, c := range r.Convergence {
-		right = append(right, kindTimes(string(c.Change), c.Times))
-	}
 	cut, kept := 0, 0
 	for _, c := range r.Revocation {
 		cut, kept = cut+c.Cut, kept+c.Kept
-		if c.Cut > 0 {
-			gone = append(gone, kindTimes(string(c.Change), c.Times))
-		}
 	}
 	established := "not observed"
 	if cut+kept > 0 {
 		established = fmt.Sprintf("cut: %d, kept: %d", cut, kept)
 	}
-	var answered []string
-	if l := r.Latency; l != nil {
-		answered = []string{fmt.Sprintf("without policies: %g, %g, %g", l.Free.P50, l.Free.P99, l.Free.Max), fmt.Sprintf("with: %g, %g, %g", l.Selected.P50, l.Selected.P99, l.Selected.Max)}
-	}
-	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %d of %d | %s | %s | %s | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
-		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"), strings.Join(answered, "<br>"))
+	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %d of %d | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
+		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, established)
 }
 
 // noProvider is the name of the negative control.
@@ -165,11 +134,6 @@ func differences(r suite.Record) string {
 }
 
 var allScenarios = scenarios.All()
-
-// kindTimes returns, for example, "policy: 315, 681, 904".
-func kindTimes(change string, t suite.Times) string {
-	return fmt.Sprintf("%s: %.0f, %.0f, %.0f", change, t.P50, t.P99, t.Max)
-}
 
 // The suite fails where nothing enforces policies, or it would show nothing about those who do.
 func TestNegativeControl(t *testing.T) {

@@ -27,7 +27,6 @@ cp /etc/protocols "$files/etc/" # ipset reads the names of protocols
 give_image "$work/image.tar"
 
 sed -e "s|IMAGE|$name:$version|" -e "s|SERVICES|$services|" "$here/$name.yaml" | kubectl apply -f - >/dev/null
-# azure-npm waits three minutes for a telemetry service that it does not have here.
 ready() { kubectl -n kube-system rollout status "daemonset/$name" --timeout 5s >/dev/null 2>&1; }
 within 600 "$name on every node" ready
 echo "$name $version" >"$state/provider"

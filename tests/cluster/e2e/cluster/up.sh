@@ -8,7 +8,7 @@ settings
 [[ $PROXY != ipvs ]] || has_ipvs || die "PROXY=ipvs: this kernel has no IPVS (the module ip_vs)"
 manifest=${AGENT:-install.yaml} # of the repository, or none
 provider=${PROVIDER:-}          # another provider of network policies
-[[ $provider =~ ^(azure-npm|kube-router)?$ ]] || die "PROVIDER=$provider: must be azure-npm or kube-router"
+[[ $provider =~ ^(kube-router)?$ ]] || die "PROVIDER=$provider: must be kube-router"
 [[ -z $provider || $manifest == none ]] || die "PROVIDER=$provider: a cluster has one provider, so AGENT must be none"
 
 new=

@@ -57,13 +57,7 @@ var (
 		module:   "github.com/coredns/coredns",
 		programs: map[string]string{"coredns": "."},
 	}
-	// AzureNPM and KubeRouter also implement NetworkPolicy: the truth tables are run on them for comparison.
-	AzureNPM = Release{
-		folder:   "azure-npm",
-		name:     "azure-npm",
-		module:   "github.com/Azure/azure-container-networking",
-		programs: map[string]string{"azure-npm": "github.com/Azure/azure-container-networking/npm/cmd"},
-	}
+	// KubeRouter also implements NetworkPolicy: the truth tables are run on it for comparison.
 	KubeRouter = Release{
 		folder:   "kube-router",
 		name:     "kube-router",
@@ -123,7 +117,7 @@ func endToEnd(folder string) Release {
 // Named returns the release of FOLDER or FOLDER/PART.
 func Named(name string) (Release, error) {
 	var known []string
-	for _, r := range slices.Concat(All, Clusters, []Release{DNS, AzureNPM, KubeRouter}) {
+	for _, r := range slices.Concat(All, Clusters, []Release{DNS, KubeRouter}) {
 		if path.Join(r.folder, r.part) == name {
 			return r, nil
 		}
