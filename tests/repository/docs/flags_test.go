@@ -20,7 +20,7 @@ var helpFlag = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`)
 var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "suggest", "convert", "unused", "list", "doctor", "wait"}
 
 // foreignFlags are flags of other programs that the documentation names.
-var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "network-plugin", "network-policy", "prefix", "register-with-taints", "serviceaccount", "tail", "take-ownership", "type"}
+var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "force-conflicts", "network-plugin", "network-policy", "prefix", "register-with-taints", "server-side", "serviceaccount", "tail", "take-ownership", "type"}
 
 // A help is the flags that --help lists.
 type help map[string]bool
