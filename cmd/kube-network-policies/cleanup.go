@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
-	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/names"
 	"sigs.k8s.io/kube-network-policies/pkg/base/sealedfile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
@@ -77,7 +77,7 @@ func (o *cleanupOptions) cleanup(ctx context.Context) error {
 	}
 	err = errors.Join(err, conntrack.Unmark(ctx, o.marks.Mask())) // last: rules set marks
 	if o.snapshotCache != "" {
-		err = errors.Join(err, sealedfile.Remove(o.snapshotCache), sealedfile.Remove(agent.NamesFile(o.snapshotCache)))
+		err = errors.Join(err, sealedfile.Remove(o.snapshotCache), sealedfile.Remove(names.File(o.snapshotCache)))
 	}
 	if err == nil {
 		logger.Info("Tables, marks and saved state removed", "marks", fmt.Sprintf("%#x", o.marks.Mask()), "snapshotCache", o.snapshotCache)

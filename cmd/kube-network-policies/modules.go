@@ -5,6 +5,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/names"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/packets"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
@@ -20,5 +21,15 @@ func modules(o *options) []module.Module {
 		flows.Module(),
 		newpods.Module(&o.peers),
 		verdictcache.Module(remembered, &remembered.For),
+		names.Module(o.names),
 	}
+}
+
+// names configures the module names.
+func (o *options) names() names.Config {
+	cfg := names.Config{Kinds: o.AdminKinds(), Features: o.Features, SnapshotCache: o.cfg.SnapshotCache}
+	if o.api != nil {
+		cfg.Cluster = o.api
+	}
+	return cfg
 }

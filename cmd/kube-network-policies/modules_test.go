@@ -31,7 +31,10 @@ func TestModulesChangeNoResult(t *testing.T) {
 	results := func(t *testing.T, used ...module.Module) (all []event.Result) {
 		var cfg enforce.Config
 		for _, m := range used {
-			part := m.New(&module.Core{Registerer: prometheus.NewRegistry()})
+			part, err := m.New(&module.Core{Registerer: prometheus.NewRegistry()})
+			if err != nil {
+				t.Fatal(err)
+			}
 			if part.Tap != nil {
 				cfg.Taps = append(cfg.Taps, part.Tap)
 			}

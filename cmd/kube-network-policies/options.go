@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/resolvers"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/links"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
@@ -38,7 +37,8 @@ type options struct {
 	command.Shared
 	cfg     agent.Config
 	modules []module.Module
-	peers   newpods.Peers // of the module newpods
+	peers   newpods.Peers           // of the module newpods
+	api     *clusterwatch.APIServer // nil with manifests
 }
 
 func newOptions() *options {
@@ -63,7 +63,6 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(command.Items(o.addExempt), "source-check-exempt", "`INTERFACES`, or patterns such as net*, that may receive packets of any source, in addition to the uplinks that the agent finds. * switches off the check of sources, and the one that keeps pods out of the node's tunnels")
 	fs.Var(command.Items(o.addTunnelPort), "tunnel-ports", "UDP `PORTS` at which programs of this node receive tunnels, in addition to those of its tunnel devices; pods of the node cannot send there. Through one that is missing, pods can send past every policy")
 	fs.Var(command.Items(c.PodTunnels.ParsePodTunnel), "pod-tunnels", "`TUNNELS` of this node into which its pods may send, each udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
-	fs.Var(command.Items(o.addResolver), "dns-resolvers", "the only DNS resolvers, as `IP[:PORT],...`, whose answers count for domain names in policies; empty uses the cluster's DNS Service, the pods behind it and the nameservers of this machine")
 	fs.TextVar(&c.FailOpen, "fail-open", c.FailOpen, "`CASES` in which packets of selected pods are accepted instead of dropped: no-agent (none runs, or it has not read the cluster yet), queue-full, unknown-packet (it cannot be parsed, or its pod stays unknown), internal-error (its evaluation panics)")
 	fs.TextVar(&c.PodAddressSource, "pod-address-source", c.PodAddressSource, "where addresses of new pods of this node are learned: the `FOLDER` where the container runtime keeps the results of network plugins (not ready while it cannot be read), status (seconds later), or auto: /var/lib/cni/results if it is there, and the status")
 	fs.Var(command.Checked(&c.Answers.BindAddress, command.IsEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
@@ -95,12 +94,6 @@ func (o *options) addExempt(pattern string) error {
 func (o *options) addTunnelPort(s string) error {
 	port, err := agent.ParsePort(s)
 	o.cfg.TunnelPorts = append(o.cfg.TunnelPorts, port)
-	return err
-}
-
-func (o *options) addResolver(s string) error {
-	resolver, err := resolvers.Parse(s)
-	o.cfg.DNSResolvers = append(o.cfg.DNSResolvers, resolver)
 	return err
 }
 
@@ -151,7 +144,8 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	if err = o.setAnswers(ctx, &cfg, config, tlskey.File); err != nil {
 		return cfg, err
 	}
-	cfg.API, err = clusterwatch.Connect(config)
+	o.api, err = clusterwatch.Connect(config)
+	cfg.API = o.api
 	return cfg, err
 }
 

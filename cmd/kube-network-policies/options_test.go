@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -147,21 +146,6 @@ func TestAdminPoliciesFlag(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			if cfg := configOf(t, strings.Fields(args)...); len(cfg.Kinds) != want || slices.Contains(cfg.Kinds, compile.KindNetworkPolicy) {
 				t.Errorf("kinds %v, want %d of administrators' policies", cfg.Kinds, want)
-			}
-		})
-	}
-}
-
-func TestDNSResolversFlag(t *testing.T) {
-	for args, want := range map[string]string{
-		"":                               "[]",
-		"--dns-resolvers=10.96.0.10":     "[10.96.0.10:53]",
-		"--dns-resolvers=[fd00::a]:5353": "[[fd00::a]:5353]",
-		"--dns-resolvers=10.96.0.10,fd00::a --dns-resolvers=192.0.2.1:5353": "[10.96.0.10:53 [fd00::a]:53 192.0.2.1:5353]",
-	} {
-		t.Run(args, func(t *testing.T) {
-			if cfg := configOf(t, strings.Fields(args)...); fmt.Sprint(cfg.DNSResolvers) != want {
-				t.Errorf("resolvers %v, want %s", cfg.DNSResolvers, want)
 			}
 		})
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/domains"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
+	"sigs.k8s.io/kube-network-policies/pkg/base/bootclock"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
@@ -46,8 +46,6 @@ type agent struct {
 	node      *nodecheck.Checker
 
 	// What decides packets.
-	names    observer
-	saved    *domains.File // nil if names are not kept across restarts
 	enforcer *enforce.Enforcer
 	eval     *evaluator
 	queues   []handledQueues
@@ -71,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("agent config: %w", err)
 	}
-	up, err := uptime()
+	up, err := bootclock.Now()
 	if err != nil {
 		return err
 	}
@@ -134,8 +132,6 @@ func (a *agent) services() stages {
 			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)).With("GET /table", http.HandlerFunc(a.table)), a.cfg.ProbeSocket)
 		}}},
 		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
-		{name: "domain names", off: !a.cfg.learnsNames(), loops: []loop{a.names.Run}},
-		{name: "saved names", off: a.saved == nil, begin: a.saved.Load, loops: []loop{a.saved.Run}},
 		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run, sources.bridges.Run},
 			ready: because("interfaces", sources.links.Healthy)},
 	}

@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
+	"sigs.k8s.io/kube-network-policies/pkg/base/bootclock"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
@@ -93,16 +94,10 @@ func (c Config) supported(caps steer.Capabilities, place *handover.Place, logger
 
 // newDecisions builds the parts that decide packets.
 func (a *agent) newDecisions() (err error) {
-	if a.names, err = newObserver(a.cfg, a.reg, a.steering.resteer); err != nil {
-		return err
-	}
-	if a.saved, err = a.savedNames(); err != nil {
-		return err
-	}
 	enforcing := enforce.Config{
 		FailOpen:              a.cfg.FailOpen.NoAgent,
 		FailOpenUnknownPacket: a.cfg.FailOpen.UnknownPacket,
-		Learned:               a.names.learned(),
+		Learned:               learnedNames{a},
 		Routes:                a.steering,
 		Taps:                  []event.Tap{a.accepted},
 	}
@@ -112,7 +107,9 @@ func (a *agent) newDecisions() (err error) {
 		Alone:      a.place.Alone,
 		Registerer: a.reg,
 	}
-	a.parts = a.newParts()
+	if err := a.newParts(); err != nil {
+		return err
+	}
 	if classes := a.classes(); classes != nil {
 		enforcing.AcceptClass, blocking.AcceptedFor = classes.Accept, classes.For
 	}
@@ -126,7 +123,7 @@ func (a *agent) newDecisions() (err error) {
 		}
 	}
 	a.enforcer = enforce.New(enforcing)
-	a.queues, err = newQueues(a.cfg, a.enforcer, a.names, a.ready, a.reg)
+	a.queues, err = newQueues(a.cfg, a.enforcer, a.steering.observe, a.ready, a.reg)
 	return err
 }
 
@@ -134,7 +131,6 @@ func (a *agent) newDecisions() (err error) {
 // the owners that an earlier agent recorded: the kernel may still track their connections.
 func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err error) {
 	s := a.steering
-	s.names = a.names
 	a.results = newResults(a.reg, klog.LoggerWithName(a.logger, "cniresults"))
 	relinked := func() {
 		s.resteer()
@@ -181,7 +177,7 @@ func (a *agent) steererConfig(caps steer.Capabilities) steer.Config {
 	return steer.Config{
 		Queue:         a.cfg.Queue,
 		Queues:        a.cfg.queues,
-		ObserveQueue:  a.cfg.observeQueue(),
+		ObserveQueue:  a.cfg.observeQueue(a.steering.observe),
 		Share:         a.cfg.share,
 		OverflowQueue: a.cfg.overflowQueue(),
 		AuditQueue:    a.cfg.auditQueue(),
@@ -260,7 +256,7 @@ func newSnapshotCache(cfg Config, reg prometheus.Registerer) (*statefile.Cache, 
 	if cfg.SnapshotCache == "" {
 		return nil, nil
 	}
-	boot, err := statefile.BootID()
+	boot, err := bootclock.Boot()
 	if err != nil {
 		return nil, fmt.Errorf("snapshot cache: %w", err)
 	}

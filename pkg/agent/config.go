@@ -3,13 +3,9 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
@@ -49,15 +45,11 @@ type Config struct {
 	TunnelPorts []uint16
 	// PodTunnels are the tunnels of the node into which its pods may send.
 	PodTunnels PodTunnels
-	// DNSResolvers are the only resolvers whose answers to pods are believed. If empty, the
-	// cluster's DNS Service and the node's nameservers are believed.
-	DNSResolvers []netip.AddrPort
 	// PodAddressSource selects where addresses of the node's new pods are learned.
 	PodAddressSource PodAddressSource
 	// FailOpen holds the four failure policies.
 	FailOpen FailOpen
-	// SnapshotCache is the file that keeps the state of the cluster across restarts. What
-	// pods have learned of domain names is in NamesFile. Empty keeps none.
+	// SnapshotCache is the file that keeps the state of the cluster across restarts. Empty keeps none.
 	SnapshotCache string
 	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
 	MetricsBindAddress string
@@ -144,15 +136,6 @@ func (f *FailOpen) UnmarshalText(text []byte) error {
 		}
 	}
 	return nil
-}
-
-// uptime returns the time since the machine started.
-func uptime() (time.Duration, error) {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return 0, fmt.Errorf("read the time since boot: %w", err)
-	}
-	return time.Duration(t.Nano()), nil
 }
 
 // Validate returns an error that names every invalid field.

@@ -26,7 +26,7 @@ func (a *agent) block(_ context.Context, c change) {
 	a.blocks = true
 	affected = withRouted(affected, a.enforcer.Interfaces())
 	affected.Closed = closedEnds(c.snapshot)
-	a.blocker.Set(established(c.snapshot, a.names.learned(), a.enforcer.Interfaces, a.steering), affected)
+	a.blocker.Set(established(c.snapshot, learnedNames{a}, a.enforcer.Interfaces, a.steering), affected)
 	if len(affected.Links) > 0 {
 		a.blocker.Recheck()
 	}

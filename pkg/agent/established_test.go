@@ -183,7 +183,7 @@ func TestASavedStateBlocksNothing(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("listed %v", listed), func(t *testing.T) {
 			reg := prometheus.NewRegistry()
-			a := newTestAgent(t, reg, noNames{})
+			a := newTestAgent(t, reg)
 			a.publish(t.Context(), policy.New(policy.Model{}), time.Now(), listed)
 			if a.blocks != listed {
 				t.Errorf("the blocker has a snapshot: %v", a.blocks)

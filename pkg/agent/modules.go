@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -13,15 +15,16 @@ import (
 )
 
 // newParts makes the parts of the modules.
-func (a *agent) newParts() (parts []module.Part) {
+func (a *agent) newParts() error {
 	core := &module.Core{
 		Node:        a.cfg.NodeName,
 		Audit:       a.cfg.Audit,
 		Logger:      a.logger,
 		Registerer:  a.reg,
 		State:       a.state,
-		Learned:     a.names.learned(),
-		Why:         a.names.why(),
+		Learned:     learnedNames{a},
+		Explain:     a.explain,
+		Resteer:     a.steering.resteer,
 		Connections: a.connections,
 
 		Decides:       a.kernelDecides,
@@ -34,9 +37,42 @@ func (a *agent) newParts() (parts []module.Part) {
 		SetSandboxesOf: func(node string, newestFirst []cri.Sandbox) { a.cache.SetSandboxesOf(node, newestFirst) },
 	}
 	for _, m := range a.cfg.Modules {
-		parts = append(parts, m.New(core))
+		p, err := m.New(core)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+		a.parts = append(a.parts, p)
+		if p.Observe != nil && a.steering.observe != nil {
+			return fmt.Errorf("%s: another module observes packets", m.Name)
+		}
+		a.steering.observe = cmp.Or(p.Observe, a.steering.observe)
 	}
-	return parts
+	return nil
+}
+
+// learnedNames is what modules have learned.
+type learnedNames struct{ *agent }
+
+// Names implements policy.Learned.
+func (l learnedNames) Names(pod, addr netip.Addr) *policy.Names {
+	for i := range l.parts {
+		if of := l.parts[i].Learned; of != nil {
+			return of.Names(pod, addr)
+		}
+	}
+	return nil
+}
+
+// explain returns what modules know of why egress denied a packet.
+func (a *agent) explain(s *policy.Snapshot, q policy.Query, at time.Time) string {
+	for _, p := range a.parts {
+		if p.Explain != nil {
+			if why := p.Explain(s, q, at); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
 }
 
 // kernelDecides returns the decision by which the kernel decides packets of a class, and since when.
@@ -67,7 +103,6 @@ func (a *agent) modules() (all stages) {
 
 // prepare prepares modules for a snapshot.
 func (a *agent) prepare(_ context.Context, c change) {
-	a.names.Follow(c.snapshot)
 	for _, p := range a.parts {
 		if p.Prepare != nil {
 			p.Prepare(c.snapshot)

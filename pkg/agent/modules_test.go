@@ -21,7 +21,7 @@ import (
 // earlier one decided after nftables has it.
 func TestModulesFollowSnapshots(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.2")
-	a := newTestAgent(t, prometheus.NewRegistry(), noNames{})
+	a := newTestAgent(t, prometheus.NewRegistry())
 	var events []string
 	steered := func(s *policy.Snapshot) bool { latest, _ := a.steering.latest(); return latest == s }
 	first, second := administered(pod), administered(pod)
@@ -49,7 +49,7 @@ func TestModulesFollowSnapshots(t *testing.T) {
 
 // TestModulesBeginBeforeTheCluster, and the agent is ready if they are.
 func TestModulesBeginBeforeTheCluster(t *testing.T) {
-	a := newTestAgent(t, prometheus.NewRegistry(), noNames{})
+	a := newTestAgent(t, prometheus.NewRegistry())
 	begun := false
 	a.cfg.Modules = []module.Module{{Name: "late"}}
 	a.parts = []module.Part{{Begin: func(context.Context) { begun = true }, Ready: func() error { return errors.New("not yet") }}}

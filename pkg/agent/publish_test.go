@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -15,38 +14,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2/ktesting"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// fakeObserver is an observer that learns no names and records calls.
-type fakeObserver struct {
-	followed  int
-	onFollow  func()
-	resolvers []netip.AddrPort
-	seen      []string
+// observing returns an Observe of a module whose servers are those that servers returns.
+func observing(servers func() []netip.AddrPort) *module.Observe {
+	return &module.Observe{Between: func(s *policy.Snapshot) ([]netip.Addr, []netip.AddrPort) { return s.SelectedForNames(), servers() }}
 }
-
-func (l *fakeObserver) learned() policy.Learned { return l }
-
-func (l *fakeObserver) why() explainer { return nil }
-
-func (l *fakeObserver) Names(_, _ netip.Addr) *policy.Names { return nil }
-
-func (l *fakeObserver) Follow(*policy.Snapshot) {
-	l.followed++
-	l.onFollow()
-}
-
-func (l *fakeObserver) addSets(sets *steer.Sets, s *policy.Snapshot) {
-	sets.Names, sets.Resolvers = s.SelectedForNames(), l.resolvers
-}
-
-func (l *fakeObserver) Run(context.Context) error { return nil }
-
-func (l *fakeObserver) Observe(payload []byte) { l.seen = append(l.seen, string(payload)) }
 
 // administered returns a snapshot with a pod and two administrator's rules: one allows a
 // domain, the other denies the rest.
@@ -94,31 +70,20 @@ func latencies(t *testing.T, reg prometheus.Gatherer) float64 {
 	return 0
 }
 
-func TestObserverFollowsBeforeSteering(t *testing.T) {
-	pod, resolver := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddrPort("10.96.0.10:53")
+func TestObservedPacketsAreSteered(t *testing.T) {
+	pod, server := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddrPort("10.96.0.10:53")
 	for _, tt := range []struct {
-		observed bool
-		want     string
+		observe *module.Observe
+		want    string
 	}{
-		{true, "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nNames [10.244.1.2]\nResolvers [10.96.0.10:53]\nOwners [{10.244.1.2 0}]"},
-		{false, "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nOwners [{10.244.1.2 0}]"},
+		{observing(func() []netip.AddrPort { return []netip.AddrPort{server} }), "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nObserved [10.244.1.2]\nServers [10.96.0.10:53]\nOwners [{10.244.1.2 0}]"},
+		{nil, "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nOwners [{10.244.1.2 0}]"},
 	} {
-		t.Run(fmt.Sprintf("observed %v", tt.observed), func(t *testing.T) {
+		t.Run(fmt.Sprintf("observed %v", tt.observe != nil), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				reg := prometheus.NewRegistry()
-				var a *agent
-				l := &fakeObserver{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
-					select {
-					case <-a.ready:
-						t.Error("packets are decided before the observer follows")
-					default:
-					}
-				}}
-				var names observer = noNames{}
-				if tt.observed {
-					names = l
-				}
-				a = newTestAgent(t, reg, names)
+				a := newTestAgent(t, reg)
+				a.steering.observe = tt.observe
 				_, ctx := ktesting.NewTestContext(t)
 
 				a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second), true)
@@ -129,12 +94,42 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 				if got := setsOf(a.steering); got != tt.want {
 					t.Errorf("the sets hold\n%s\nwant\n%s", got, tt.want)
 				}
-				if l.followed > 0 != tt.observed {
-					t.Errorf("followed %d times", l.followed)
-				}
 			})
 		})
 	}
+}
+
+func TestChangedServersAreSteered(t *testing.T) {
+	pod := netip.MustParseAddr("10.244.1.2")
+	var servers []netip.AddrPort
+	a := newTestAgent(t, prometheus.NewRegistry())
+	a.steering.observe = observing(func() []netip.AddrPort { return servers })
+	_, ctx := ktesting.NewTestContext(t)
+	find := func(found ...string) {
+		servers = nil
+		for _, r := range found {
+			servers = append(servers, netip.MustParseAddrPort(r))
+		}
+		a.steering.resteer()
+	}
+	expect := func(want string) {
+		t.Helper()
+		if got := setsOf(a.steering); got != want {
+			t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
+		}
+	}
+	const owners = "\nOwners [{10.244.1.2 0}]"
+	const selected = "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nObserved [10.244.1.2]"
+	find("192.0.2.53:53")
+	if s, _ := a.steering.latest(); s != nil {
+		t.Error("something is steered before the first snapshot")
+	}
+	a.publish(ctx, administered(pod), time.Now(), true)
+	expect(selected + "\nServers [192.0.2.53:53]" + owners)
+	find("10.96.0.10:53", "192.0.2.53:53")
+	expect(selected + "\nServers [10.96.0.10:53 192.0.2.53:53]" + owners)
+	find()
+	expect(selected + owners)
 }
 
 // TestANodeIsClosedForWhatIsKnown: without sandboxes nothing is closed, and the saved state does
@@ -193,37 +188,38 @@ func TestIncompleteManifestsCloseTheNode(t *testing.T) {
 }
 
 func TestObservedPacketsAreAccepted(t *testing.T) {
-	l := &fakeObserver{}
+	var seen []string
+	o := &module.Observe{Packet: func(payload []byte) { seen = append(seen, string(payload)) }}
 	for _, last := range []bool{false, true} {
-		if got := observe(l)(queue.Packet{Payload: []byte("message"), Last: last}); got != queue.Accept {
+		if got := observe(o)(queue.Packet{Payload: []byte("message"), Last: last}); got != queue.Accept {
 			t.Errorf("verdict %v, want accept", got)
 		}
 	}
-	if want := []string{"message", "message"}; !slices.Equal(l.seen, want) {
-		t.Errorf("saw %q, want %q", l.seen, want)
+	if want := []string{"message", "message"}; !slices.Equal(seen, want) {
+		t.Errorf("saw %q, want %q", seen, want)
 	}
 }
 
 func TestQueueNumbers(t *testing.T) {
-	kinds := []*compile.Kind{compile.KindClusterNetworkPolicy}
 	for _, tt := range []struct {
 		cfg         Config
+		observe     *module.Observe
 		wantObserve uint16
 		wantErr     string
 	}{
-		{Config{Queue: 100}, 0, ""},
-		{Config{Queue: 100, Features: compile.AllFeatures(), Kinds: kinds}, 104, ""},
-		{Config{Queue: 65525}, 0, ""},
-		{Config{Queue: 65526}, 0, "Queue 65526 is above 65525"},
+		{Config{Queue: 100}, nil, 0, ""},
+		{Config{Queue: 100}, &module.Observe{}, 104, ""},
+		{Config{Queue: 65525}, nil, 0, ""},
+		{Config{Queue: 65526}, nil, 0, "Queue 65526 is above 65525"},
 	} {
-		t.Run(fmt.Sprintf("queue %d, kinds %v", tt.cfg.Queue, tt.cfg.Kinds), func(t *testing.T) {
+		t.Run(fmt.Sprintf("queue %d, observing %v", tt.cfg.Queue, tt.observe != nil), func(t *testing.T) {
 			tt.cfg.NodeName, tt.cfg.Manifests, tt.cfg.queues = "node", "dir", maxQueues
 			got := ""
 			if err := tt.cfg.Validate(); err != nil {
 				got = err.Error()
 			}
-			if got != tt.wantErr || tt.cfg.observeQueue() != tt.wantObserve {
-				t.Errorf("%+v: queue %d, error %q, want %d and %q", tt.cfg, tt.cfg.observeQueue(), got, tt.wantObserve, tt.wantErr)
+			if got != tt.wantErr || tt.cfg.observeQueue(tt.observe) != tt.wantObserve {
+				t.Errorf("%+v: queue %d, error %q, want %d and %q", tt.cfg, tt.cfg.observeQueue(tt.observe), got, tt.wantObserve, tt.wantErr)
 			}
 			if last := tt.cfg.numbers().Last(); (last <= 0xffff) != (got == "") {
 				t.Errorf("the last queue is %d, error %q", last, got)

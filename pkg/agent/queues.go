@@ -6,42 +6,17 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
-
-// observer learns the addresses of domain names from the DNS messages of pods. Its
-// methods may be called from any goroutine.
-type observer interface {
-	// learned returns what was learned, nil if nothing is.
-	learned() policy.Learned
-	// why returns what explains why nothing that was learned allows a packet, nil if nothing
-	// does.
-	why() explainer
-	// Follow is called with each snapshot before packets are decided by it.
-	Follow(s *policy.Snapshot)
-	// addSets adds the sets that steer DNS messages between the pods of
-	// Snapshot.SelectedForNames and their resolvers to Observe.
-	addSets(sets *steer.Sets, s *policy.Snapshot)
-	// Observe reads one complete packet, from its IP header on. The payload is valid only
-	// during the call.
-	Observe(payload []byte)
-	// Run keeps the resolvers up to date until ctx ends.
-	Run(ctx context.Context) error
-}
-
-// explainer is domains.Table.Why.
-type explainer = func(s *policy.Snapshot, q policy.Query, at time.Time) string
 
 // agents implements handover.Agents.
 type agents struct{ *agent }
@@ -74,9 +49,9 @@ var alwaysReady = func() <-chan struct{} {
 	return c
 }()
 
-// newQueues returns the queues that decide packets, the queue that audits and, if policies may
-// name domains, the queue that o observes. ready is closed when packets can be decided.
-func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{}, reg prometheus.Registerer) ([]handledQueues, error) {
+// newQueues returns the queues that decide packets, the queue that audits and, unless o is nil, the
+// queue that o observes. ready is closed when packets can be decided.
+func newQueues(cfg Config, e *enforce.Enforcer, o *module.Observe, ready <-chan struct{}, reg prometheus.Registerer) ([]handledQueues, error) {
 	primary := queue.Config{
 		First:           cfg.Queue,
 		Count:           cfg.queues,
@@ -117,12 +92,12 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{
 		return nil, err
 	}
 	all := []handledQueues{{deciding, decide(e.Decide), ready}, {auditing, decide(e.Audit), alwaysReady}}
-	if !cfg.learnsNames() {
+	if o == nil {
 		return all, nil
 	}
 	// Packets that the observer misses continue to the other queues.
 	observing, err := queue.New(queue.Config{
-		First:           cfg.observeQueue(),
+		First:           cfg.observeQueue(o),
 		Count:           1,
 		CopyRange:       queue.MaxCopyRange,
 		FailOpen:        true,
@@ -138,8 +113,8 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{
 
 // observeQueue is the number of the observer's queue, which follows those that decide, or 0
 // without an observer.
-func (c Config) observeQueue() uint16 {
-	if !c.learnsNames() {
+func (c Config) observeQueue(o *module.Observe) uint16 {
+	if o == nil {
 		return 0
 	}
 	return c.Queue + c.queues
@@ -215,9 +190,9 @@ func source(payload []byte) netip.Addr {
 	return p.Src.Addr()
 }
 
-func observe(o observer) queue.Handler {
+func observe(o *module.Observe) queue.Handler {
 	return func(p queue.Packet) queue.Verdict {
-		o.Observe(p.Payload)
+		o.Packet(p.Payload)
 		return queue.Accept
 	}
 }

@@ -14,19 +14,15 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // newTestAgent returns an agent that checks no sources, and whose loops do not run.
-func newTestAgent(t testing.TB, reg *prometheus.Registry, names observer) *agent {
+func newTestAgent(t testing.TB, reg *prometheus.Registry) *agent {
 	t.Helper()
 	cfg := Config{SourceCheckExempt: []string{EveryInterface}}
-	if names != (noNames{}) {
-		cfg.Features, cfg.Kinds = compile.AllFeatures(), []*compile.Kind{compile.KindClusterNetworkPolicy}
-	}
-	a := &agent{cfg: cfg, reg: reg, names: names, blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{}), metrics: newMetrics(reg)}
+	a := &agent{cfg: cfg, reg: reg, blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{}), metrics: newMetrics(reg)}
 	ready := make(chan struct{})
 	a.ready, a.open = ready, func() {
 		select {
@@ -35,7 +31,7 @@ func newTestAgent(t testing.TB, reg *prometheus.Registry, names observer) *agent
 			close(ready)
 		}
 	}
-	a.steering = &steering{steerer: newIdleSteerer(t, reg), names: names}
+	a.steering = &steering{steerer: newIdleSteerer(t, reg)}
 	var err error
 	a.steering.sources, err = newSources(cfg, steer.Capabilities{}, a.steering.resteer, a.setInterfaces, reg, a.logger)
 	if err != nil {
@@ -70,7 +66,7 @@ func TestStagesAreThoseOfThePage(t *testing.T) {
 		want = append(want, strings.ToLower(strings.TrimRight(m[1], ".:")))
 	}
 	var got []string
-	all := newTestAgent(t, httpserver.NewRegistry(), noNames{}).stages
+	all := newTestAgent(t, httpserver.NewRegistry()).stages
 	for _, s := range all {
 		if s.follow == nil {
 			continue

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
@@ -14,7 +15,7 @@ import (
 type steering struct {
 	steerer *steer.Steerer
 	reuse   *addressreuse.Tracker
-	names   observer
+	observe *module.Observe // nil if no module observes packets
 	sources *sources
 
 	// mu is held while joint stages follow a snapshot.
@@ -71,7 +72,7 @@ func (s *steering) follow(_ context.Context, c change) {
 	s.set()
 }
 
-// resteer applies a change of resolvers, interfaces or owners. Before the first snapshot, the
+// resteer applies a change of observed servers, interfaces or owners. Before the first snapshot, the
 // rules of an earlier run stay in place.
 func (s *steering) resteer() {
 	s.mu.Lock()
@@ -102,7 +103,9 @@ func (s *steering) sets(snapshot *policy.Snapshot) steer.Sets {
 		AuditToHost:   snapshot.AuditedToHost(),
 		Answered:      snapshot.Rejecting(),
 	}
-	s.names.addSets(&sets, snapshot)
+	if s.observe != nil {
+		sets.Observed, sets.Servers = s.observe.Between(snapshot)
+	}
 	s.sources.addSets(&sets, snapshot)
 	s.reuse.AddSets(&sets)
 	return sets

@@ -23,9 +23,9 @@ func Module() module.Module {
 			fs.BoolVar(&logDenied, "log-denied", false, "log denied packets with their pods and policies, at most ten a second and five of one pod in ten seconds, and how many were not logged")
 			fs.BoolVar(&log, "flow-log", false, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, and denied packets")
 		},
-		New: func(core *module.Core) module.Part {
+		New: func(core *module.Core) (module.Part, error) {
 			cfg := Config{
-				Node: core.Node, Learned: core.Learned, Why: core.Why, Connections: core.Connections, Remembers: core.Decides,
+				Node: core.Node, Learned: core.Learned, Why: core.Explain, Connections: core.Connections, Remembers: core.Decides,
 				AuditOnly: core.Audit, State: core.State, Registerer: core.Registerer,
 			}
 			if logDenied {
@@ -36,7 +36,7 @@ func Module() module.Module {
 			if log {
 				part.Loops = append(part.Loops, func(ctx context.Context) error { return r.Log(ctx, os.Stdout) })
 			}
-			return part
+			return part, nil
 		},
 	}
 }

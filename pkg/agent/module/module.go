@@ -25,7 +25,7 @@ type Module struct {
 	// Flags adds the flags of the module. Nil adds none.
 	Flags func(*pflag.FlagSet)
 	// New returns what the module adds to an agent, after its flags are parsed.
-	New func(*Core) Part
+	New func(*Core) (Part, error)
 }
 
 // Part is what a module adds to an agent. Nil fields are not used.
@@ -43,6 +43,12 @@ type Part struct {
 	Tap event.Tap
 	// Classes has the kernel decide packets by itself. At most one module has it.
 	Classes *Classes
+	// Learned looks up the domain names that pods have learned, for rules that name domains.
+	Learned policy.Learned
+	// Explain returns what the module knows of why egress denied a packet at that time, "" for nothing.
+	Explain func(s *policy.Snapshot, q policy.Query, at time.Time) string
+	// Observe has whole packets shown to this module, the only one that has it.
+	Observe *Observe
 	// Sandboxes is called with the sandboxes of this node, newest first, when they change. It may keep
 	// the slice.
 	Sandboxes func(newestFirst []cri.Sandbox)
@@ -67,6 +73,15 @@ type Classes struct {
 	Healthy func() error
 }
 
+// Observe is what packets a module sees before they are decided.
+type Observe struct {
+	// Between returns pods of this node and servers. TCP and UDP packets between them are shown.
+	Between func(*policy.Snapshot) (pods []netip.Addr, servers []netip.AddrPort)
+	// Packet reads a packet, from its IP header on. It is called from any goroutine, and payload is valid
+	// only during the call.
+	Packet func(payload []byte)
+}
+
 // Core is what a module sees of the agent. What it refers to is valid once a loop or handler runs.
 type Core struct {
 	// Node is the name of the node, and Audit is set if the agent enforces no policy.
@@ -77,10 +92,11 @@ type Core struct {
 	Registerer prometheus.Registerer
 	// State describes the agent.
 	State func() State
-	// Learned holds the domain names that pods have resolved, and Why returns why none of them allows
-	// a packet that egress denied at that time, "" if no name would. Both are nil without names.
+	// Learned and Explain are those of all modules.
 	Learned policy.Learned
-	Why     func(s *policy.Snapshot, q policy.Query, at time.Time) string
+	Explain func(s *policy.Snapshot, q policy.Query, at time.Time) string
+	// Resteer has Observe.Between called again, after its result has changed.
+	Resteer func()
 	// Decides returns the decision by which the kernel decides packets of a class itself, and since
 	// when. EvaluateClass evaluates a class with the current snapshot, and reports whether the decision
 	// is lasting. ReportClass passes packets that the kernel has decided to the taps of modules.

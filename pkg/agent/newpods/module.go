@@ -17,14 +17,14 @@ type Peers struct {
 
 // Module returns the module. It reads peers when an agent is made.
 func Module(peers *Peers) module.Module {
-	return module.Module{Name: "new pods of other nodes", New: func(core *module.Core) module.Part {
+	return module.Module{Name: "new pods of other nodes", New: func(core *module.Core) (module.Part, error) {
 		board := NewBoard()
 		part := module.Part{Sandboxes: board.Set, Answer: map[string]http.Handler{"GET " + Path: board}}
 		if peers.Agents == nil {
-			return part
+			return part, nil
 		}
 		asker := NewAsker(Config{Peers: *peers, NodesAt: core.NodesAt, Set: core.SetSandboxesOf, Registerer: core.Registerer})
 		part.Tap, part.Loops = asker.Tap, []func(context.Context) error{asker.Run}
-		return part
+		return part, nil
 	}}
 }

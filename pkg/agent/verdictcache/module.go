@@ -25,9 +25,9 @@ func Module(kernel Kernel, allowedFor *time.Duration) module.Module {
 		Flags: func(fs *pflag.FlagSet) {
 			fs.Var((*lifetime)(allowedFor), "remember-verdicts", "`TIME` for which the kernel accepts further connections of an allowed source, destination, protocol and port without asking the agent, 20s-1h, unless something changes; without an agent, too. 0 has every connection decided by the agent")
 		},
-		New: func(core *module.Core) module.Part {
+		New: func(core *module.Core) (module.Part, error) {
 			if *allowedFor == 0 {
-				return module.Part{}
+				return module.Part{}, nil
 			}
 			c := New(Config{
 				Kernel: kernel, AllowedFor: *allowedFor, Evaluate: core.EvaluateClass, Flushed: core.Flushed,
@@ -36,7 +36,7 @@ func Module(kernel Kernel, allowedFor *time.Duration) module.Module {
 			return module.Part{
 				Tap: c.Tap, Withdraw: c.Changed, Loops: []func(context.Context) error{c.Run},
 				Classes: &module.Classes{Accept: c.Remember, For: *allowedFor, Decides: c.Remembers, Healthy: c.Healthy},
-			}
+			}, nil
 		},
 	}
 }

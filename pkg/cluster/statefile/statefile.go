@@ -7,7 +7,6 @@ package statefile
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +35,7 @@ type Config struct {
 	// file of another node or of other kinds is not used.
 	Node  string
 	Kinds []*compile.Kind
-	// Boot is the kernel's ID of the time since it booted, see BootID.
+	// Boot is the kernel's ID of the time since it booted.
 	Boot string
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
@@ -62,12 +61,6 @@ func New(cfg Config) *Cache {
 
 // MaxAge returns the greatest age of a usable state.
 func (c *Cache) MaxAge() time.Duration { return c.cfg.MaxAge }
-
-// BootID returns the kernel's random ID of the time since it booted.
-func BootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
-}
 
 // The reasons that depend on the content.
 const (

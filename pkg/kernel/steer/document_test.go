@@ -26,8 +26,8 @@ var documentSets = Sets{
 	IngressRanges:   prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	ToHostRanges:    prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	AuditEgress:     []netip.Addr{v4b, v6b},
-	Names:           []netip.Addr{v4b, v6b},
-	Resolvers:       []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},
+	Observed:        []netip.Addr{v4b, v6b},
+	Servers:         []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},
 	Owners:          []Owner{{v4, 0x0f3b77e0}, {v4b, 0x5d0c2a11}, {v6, 0x0f3b77e0}, {v6b, 0x5d0c2a11}},
 }
 

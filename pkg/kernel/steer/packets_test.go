@@ -317,9 +317,9 @@ func TestObservedMessagesAreStillQueued(t *testing.T) {
 		s := newReal(t, observing)
 		resolver := netip.AddrPortFrom(n.b.addr(ipv6), 4012)
 		mustSync(t, s, Sets{
-			Names:     []netip.Addr{n.a.v4, n.a.v6},
-			Resolvers: []netip.AddrPort{resolver},
-			Egress:    []netip.Addr{n.a.v4, n.a.v6},
+			Observed: []netip.Addr{n.a.v4, n.a.v6},
+			Servers:  []netip.AddrPort{resolver},
+			Egress:   []netip.Addr{n.a.v4, n.a.v6},
 		})
 		decide, observer := listen(t), listenTo(t, observeQueue)
 		server := n.b.receive(t, ipv6, resolver.Port())
@@ -365,7 +365,7 @@ func TestResolverOfOwnNodeIsObserved(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		resolver := netip.AddrPortFrom(n.hostAddr(ipv6), 4013)
-		mustSync(t, newReal(t, observing), Sets{Names: []netip.Addr{n.a.v4, n.a.v6}, Resolvers: []netip.AddrPort{resolver}})
+		mustSync(t, newReal(t, observing), Sets{Observed: []netip.Addr{n.a.v4, n.a.v6}, Servers: []netip.AddrPort{resolver}})
 		mustShell(t, `nft -f - <<X
 table inet untracked {
 	chain in { type filter hook prerouting priority raw; udp dport 4013 notrack; }
@@ -409,8 +409,8 @@ func TestTwoQueuedPacketsOfOneConnectionBothArrive(t *testing.T) {
 				s := newReal(t, func(c *Config) { c.EarlyUDP, c.ObserveQueue = early, observeQueue })
 				backends := []netip.AddrPort{netip.AddrPortFrom(n.b.addr(ipv6), 4015), netip.AddrPortFrom(n.outside.addr(ipv6), 4015)}
 				mustSync(t, s, Sets{
-					Egress: []netip.Addr{n.a.v4, n.a.v6},
-					Names:  []netip.Addr{n.a.v4, n.a.v6}, Resolvers: backends,
+					Egress:   []netip.Addr{n.a.v4, n.a.v6},
+					Observed: []netip.Addr{n.a.v4, n.a.v6}, Servers: backends,
 				})
 				heard := make(chan string, 3)
 				for _, p := range []*netns{n.b, n.outside} {
@@ -454,9 +454,9 @@ func TestMessagesAreQueuedWithoutObserver(t *testing.T) {
 		n := newNode(t)
 		resolver := netip.AddrPortFrom(n.b.addr(ipv6), 4014)
 		mustSync(t, newReal(t, observing), Sets{
-			Names:     []netip.Addr{n.a.v4, n.a.v6},
-			Resolvers: []netip.AddrPort{resolver},
-			Egress:    []netip.Addr{n.a.v4, n.a.v6},
+			Observed: []netip.Addr{n.a.v4, n.a.v6},
+			Servers:  []netip.AddrPort{resolver},
+			Egress:   []netip.Addr{n.a.v4, n.a.v6},
 		})
 		decide, server := listen(t), n.b.receive(t, ipv6, resolver.Port())
 		say(t, n.a.send(t, resolver), "query")
@@ -488,8 +488,8 @@ func TestKernelSupportedDivertsWork(t *testing.T) {
 			continue
 		}
 		sets := isolated(n.b)
-		sets.ToHost, sets.Names = []netip.Addr{n.a.v4}, []netip.Addr{n.a.v4}
-		sets.Resolvers = slices.Collect(maps.Keys(ins))
+		sets.ToHost, sets.Observed = []netip.Addr{n.a.v4}, []netip.Addr{n.a.v4}
+		sets.Servers = slices.Collect(maps.Keys(ins))
 		mustSync(t, newReal(t, func(c *Config) { c.Divert, c.ObserveQueue = d, observeQueue }), sets)
 		for to, in := range ins {
 			say(t, n.a.send(t, to), d.String())

@@ -9,7 +9,7 @@ import (
 )
 
 // Sets is the desired state: the addresses to steer, of both families. IPv4-mapped IPv6 addresses are
-// converted to IPv4 and zones are removed. Invalid addresses and prefixes, resolvers without a port
+// converted to IPv4 and zones are removed. Invalid addresses and prefixes, servers without a port
 // and owners without a pod are ignored.
 type Sets struct {
 	// Ingress and Egress are the local pods isolated in that direction.
@@ -30,10 +30,10 @@ type Sets struct {
 	// Config.BlockMark, and on kernels that cannot answer, see Capabilities.Answers. The table keeps
 	// its chains for answers once it has them, because removing base chains drops queued packets.
 	Answered []netip.Addr
-	// Names are the local pods whose TCP and UDP packets to and from Resolvers are shown to the
+	// Observed are the local pods whose TCP and UDP packets to and from Servers are shown to the
 	// observer. Both are ignored if there is no observer.
-	Names     []netip.Addr
-	Resolvers []netip.AddrPort
+	Observed []netip.Addr
+	Servers  []netip.AddrPort
 	// Stale are addresses whose connections may belong to a pod that had the address before.
 	// All their packets are steered.
 	Stale []netip.Addr
@@ -77,7 +77,7 @@ type Sets struct {
 // TestEqualComparesEveryField finds forgotten fields.
 func (s Sets) equal(o Sets) bool {
 	return s.Serial == o.Serial && s.steersLike(o) && s.auditsLike(o) && s.checksLike(o) &&
-		slices.Equal(s.Answered, o.Answered) && slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
+		slices.Equal(s.Answered, o.Answered) && slices.Equal(s.Observed, o.Observed) && slices.Equal(s.Servers, o.Servers) &&
 		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners)
 }
 
@@ -105,7 +105,7 @@ func (s Sets) checksLike(o Sets) bool {
 // element is an element of a set. A single address is a prefix of full length.
 type element struct {
 	prefix netip.Prefix
-	number uint32 // the port of a resolver or the pod of an owner, otherwise 0
+	number uint32 // the port of a server or the pod of an owner, otherwise 0
 	value  string // in a set of values other than addresses, as nft writes it
 }
 
@@ -135,8 +135,8 @@ func (s Sets) contents() contents {
 	c.addAddrs(auditEgressSet, s.AuditEgress)
 	c.addAddrs(auditHostSet, s.AuditToHost)
 	c.addAddrs(answeredSet, s.Answered)
-	c.addAddrs(namesSet, s.Names)
-	for _, r := range s.Resolvers {
+	c.addAddrs(namesSet, s.Observed)
+	for _, r := range s.Servers {
 		if r.Port() == 0 {
 			continue
 		}

@@ -190,7 +190,7 @@ func TestSetsAreNormalized(t *testing.T) {
 		Pods:    []netip.Addr{v4},
 		IngressRanges: prefixes("10.244.1.9/24", "10.244.1.128/25", "10.244.0.0/16", "10.245.0.0/16",
 			"::ffff:10.244.7.0/120", "fd00:10:244::/48", "fd00:10:244:1::/64"),
-		Resolvers: []netip.AddrPort{netip.MustParseAddrPort("[::ffff:10.96.0.10]:53"), netip.AddrPortFrom(v4, 0)},
+		Servers: []netip.AddrPort{netip.MustParseAddrPort("[::ffff:10.96.0.10]:53"), netip.AddrPortFrom(v4, 0)},
 	})
 	want := Sets{}.contents()
 	for set, keys := range map[string][]string{

@@ -241,8 +241,8 @@ func TestObservedPackets(t *testing.T) {
 	s, fake := newFake(t, observing)
 	res4, res6 := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")
 	mustSync(t, s, Sets{
-		Names:     []netip.Addr{v4, v6},
-		Resolvers: []netip.AddrPort{netip.AddrPortFrom(res4, 53), netip.AddrPortFrom(res6, 5353)},
+		Observed: []netip.Addr{v4, v6},
+		Servers:  []netip.AddrPort{netip.AddrPortFrom(res4, 53), netip.AddrPortFrom(res6, 5353)},
 	})
 	ports := func(src, dst uint16) func(*steertest.Packet) {
 		return func(p *steertest.Packet) { p.SrcPort, p.DstPort = src, dst }
@@ -292,7 +292,7 @@ func TestObservedPacketsAreNotAccepted(t *testing.T) {
 		p.SrcPort, p.DstPort = 40000, 53
 		for _, evaluated := range []bool{true, false} {
 			s, fake := newFake(t, observing)
-			sets := Sets{Names: []netip.Addr{v4}, Resolvers: []netip.AddrPort{resolver}}
+			sets := Sets{Observed: []netip.Addr{v4}, Servers: []netip.AddrPort{resolver}}
 			if evaluated {
 				sets.Egress, sets.ToHost = []netip.Addr{v4}, []netip.Addr{v4}
 			}
@@ -518,7 +518,7 @@ func randomSets(r *rand.Rand) Sets {
 		owners = append(owners, Owner{a, 1 + uint32(r.IntN(3))})
 	}
 	return Sets{Ingress: addrs(), Egress: addrs(), ToHost: addrs(), Pods: addrs(), IngressRanges: ranges(), EgressRanges: ranges(), ToHostRanges: ranges(),
-		Names: addrs(), Resolvers: resolvers, Stale: addrs(), Owners: owners}
+		Observed: addrs(), Servers: resolvers, Stale: addrs(), Owners: owners}
 }
 
 func TestRandomSetsEndInLastOne(t *testing.T) {

@@ -65,9 +65,9 @@ func TestWrongImportsAreNoticed(t *testing.T) {
 		{"pkg/agent/event", "pkg/agent/packets"},
 		{"pkg/agent/module", "pkg/agent/flows"},
 		{"pkg/agent", "pkg/agent/flows"},
-		{"pkg/engine/policy", "pkg/agent/domains"},
+		{"pkg/engine/policy", "pkg/agent/names"},
 		{"pkg/agent/flows", "pkg/agent/packets"},
-		{"pkg/agent/verdictcache", "pkg/agent/domains"},
+		{"pkg/agent/verdictcache", "pkg/agent/names"},
 		{"pkg/kernel/steer", "pkg/kernel/nodecheck"},
 	} {
 		t.Run(tt.from+" > "+tt.to, func(t *testing.T) {

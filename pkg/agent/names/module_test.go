@@ -1,24 +1,47 @@
-package agent
+package names
 
 import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/dns/dnsmessage"
-	"k8s.io/klog/v2/ktesting"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
+// newTestPart returns the part of a module with policies that name domains.
+func newTestPart(t *testing.T) module.Part {
+	t.Helper()
+	part, err := newPart(Config{Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, nil, &module.Core{Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return part
+}
+
+// administered returns a snapshot with a pod whose policy names domains.
+func administered(id uint32, addrs ...netip.Addr) *policy.Snapshot {
+	pod := &policy.Endpoint{Namespace: "x", Name: "web", ID: id, Egress: &policy.Chain{Rules: []policy.Rule{
+		{Tier: policy.AdminTier, Action: policy.Allow, AnyPort: true, Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}},
+	}}}
+	endpoints := make(map[netip.Addr]*policy.Endpoint)
+	for _, addr := range addrs {
+		endpoints[addr] = pod
+	}
+	known := policy.NewEndpoints(endpoints)
+	return policy.New(policy.Model{Endpoints: known, Local: policy.NewLocal(known, addrs)})
+}
+
+func TestPoliciesWithDomainsAreNeeded(t *testing.T) {
 	all := compile.AllFeatures()
 	off := all
 	off.DomainNames = false
@@ -34,9 +57,9 @@ func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt.cfg.Kinds, tt.cfg.Features.DomainNames), func(t *testing.T) {
 			reg := prometheus.NewRegistry()
-			o, err := newObserver(tt.cfg, reg, func() {})
-			if err != nil || (o != noNames{}) != tt.want {
-				t.Errorf("%+v: an observer %v, error %v, want %v", tt.cfg, o, err, tt.want)
+			part, err := newPart(tt.cfg, nil, &module.Core{Registerer: reg})
+			if err != nil || (part.Learned != nil) != tt.want || (part.Observe != nil) != tt.want {
+				t.Errorf("%+v: a part %+v, error %v, want %v", tt.cfg, part, err, tt.want)
 			}
 			if n, err := testutil.GatherAndCount(reg); err != nil || (n > 0) != tt.want {
 				t.Errorf("%+v: %d metrics, %v", tt.cfg, n, err)
@@ -48,21 +71,18 @@ func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
 // TestAddressesOfPodShareNames looks up a name from the pod's IPv4 address.
 func TestAddressesOfPodShareNames(t *testing.T) {
 	pod4, pod6, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("2001:db8::1")
-	o, err := newObserver(Config{Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, prometheus.NewRegistry(), func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.Follow(administered(pod4, pod6))
+	part := newTestPart(t)
+	part.Prepare(administered(policy.FirstID, pod4, pod6))
 	for _, packet := range lookUp(pod4, "a.test", peer) {
-		o.Observe(packet)
+		part.Observe.Packet(packet)
 	}
 	for _, pod := range []netip.Addr{pod4, pod6} {
-		if got := o.learned().Names(pod, peer); got == nil || !slices.Equal(*got, policy.Names{"a.test"}) {
+		if got := part.Learned.Names(pod, peer); got == nil || !slices.Equal(*got, policy.Names{"a.test"}) {
 			t.Errorf("%v knows %v as %v, want a.test", pod, peer, got)
 		}
 	}
-	o.Follow(policy.New(policy.Model{}))
-	if got := o.learned().Names(pod4, peer); got != nil {
+	part.Prepare(policy.New(policy.Model{}))
+	if got := part.Learned.Names(pod4, peer); got != nil {
 		t.Errorf("%v knows %v as %v and is no longer selected", pod4, peer, *got)
 	}
 }
@@ -70,21 +90,16 @@ func TestAddressesOfPodShareNames(t *testing.T) {
 // TestAReplacedPodKnowsNothing: a pod that replaces another one has its name, and may have its address.
 func TestAReplacedPodKnowsNothing(t *testing.T) {
 	pod, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("2001:db8::1")
-	o, err := newObserver(Config{Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, prometheus.NewRegistry(), func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, second := administered(pod), administered(pod)
-	first.Endpoint(pod).ID, second.Endpoint(pod).ID = policy.FirstID, policy.FirstID+1
-	o.Follow(first)
+	part := newTestPart(t)
+	part.Prepare(administered(policy.FirstID, pod))
 	for _, packet := range lookUp(pod, "a.test", peer) {
-		o.Observe(packet)
+		part.Observe.Packet(packet)
 	}
-	if o.learned().Names(pod, peer) == nil {
+	if part.Learned.Names(pod, peer) == nil {
 		t.Fatal("nothing is learned")
 	}
-	o.Follow(second)
-	if got := o.learned().Names(pod, peer); got != nil {
+	part.Prepare(administered(policy.FirstID+1, pod))
+	if got := part.Learned.Names(pod, peer); got != nil {
 		t.Errorf("the new pod knows %v as %v", peer, *got)
 	}
 }
@@ -118,34 +133,24 @@ func datagram(src, dst netip.AddrPort, m dnsmessage.Message) []byte {
 	return append(b, payload...)
 }
 
-func TestChangedResolversAreSteered(t *testing.T) {
-	pod := netip.MustParseAddr("10.244.1.2")
-	l := &fakeObserver{onFollow: func() {}}
-	a := newTestAgent(t, prometheus.NewRegistry(), l)
-	_, ctx := ktesting.NewTestContext(t)
-	find := func(resolvers ...string) {
-		l.resolvers = nil
-		for _, r := range resolvers {
-			l.resolvers = append(l.resolvers, netip.MustParseAddrPort(r))
-		}
-		a.steering.resteer()
+func TestResolversFlag(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                  "[]",
+		"10.96.0.10":                        "[10.96.0.10:53]",
+		"[fd00::a]:5353":                    "[[fd00::a]:5353]",
+		"10.96.0.10,fd00::a 192.0.2.1:5353": "[10.96.0.10:53 [fd00::a]:53 192.0.2.1:5353]",
+	} {
+		t.Run(args, func(t *testing.T) {
+			var only []netip.AddrPort
+			for _, list := range strings.Split(args, " ") {
+				var err error
+				if only, err = addResolvers(only, list); err != nil {
+					t.Error(err)
+				}
+			}
+			if fmt.Sprint(only) != want {
+				t.Errorf("resolvers %v, want %s", only, want)
+			}
+		})
 	}
-	expect := func(want string) {
-		t.Helper()
-		if got := setsOf(a.steering); got != want {
-			t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
-		}
-	}
-	const owners = "\nOwners [{10.244.1.2 0}]"
-	const selected = "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nNames [10.244.1.2]"
-	find("192.0.2.53:53")
-	if s, _ := a.steering.latest(); s != nil {
-		t.Error("something is steered before the first snapshot")
-	}
-	a.publish(ctx, administered(pod), time.Now(), true)
-	expect(selected + "\nResolvers [192.0.2.53:53]" + owners)
-	find("10.96.0.10:53", "192.0.2.53:53")
-	expect(selected + "\nResolvers [10.96.0.10:53 192.0.2.53:53]" + owners)
-	find()
-	expect(selected + owners)
 }
