@@ -12,12 +12,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
-// edge is a cell in which something is reached.
-type edge struct {
-	from, to    *reachability.Side
-	row, column int
-}
-
 // reachesAny reports whether some of the pods reach anything.
 func reachesAny(o *reachability.Overview, row, column int) bool {
 	return o.Cell(row, column) != [2]int32{}
@@ -40,11 +34,11 @@ func nodes(o *reachability.Overview) (sides []*reachability.Side, index map[stri
 }
 
 // edgeLabel returns the label of an arrow, which is empty if only one port is shown.
-func edgeLabel(o *reachability.Overview, e edge) string {
+func edgeLabel(o *reachability.Overview, row, column int) string {
 	if o.Port != (reachability.Port{}) {
 		return ""
 	}
-	text, _ := cellOf(o, e.row, e.column)
+	text, _ := cellOf(o, row, column)
 	return text
 }
 

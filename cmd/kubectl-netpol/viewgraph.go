@@ -95,7 +95,7 @@ func (c comparison) label(row, column int) (graphLabel, bool) {
 	}
 	reaches := reachesAny(c.Overview, row, column)
 	if reaches {
-		l.Text = edgeLabel(c.Overview, edge{row: row, column: column})
+		l.Text = edgeLabel(c.Overview, row, column)
 	}
 	return l, reaches || l.Lost != ""
 }
