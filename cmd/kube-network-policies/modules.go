@@ -20,6 +20,7 @@ func modules(o *options) []module.Module {
 		packets.Module(),
 		flows.Module(),
 		newpods.Module(&o.peers),
+		bridges(),
 		verdictcache.Module(remembered, &remembered.For),
 		names.Module(o.names),
 	}

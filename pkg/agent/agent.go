@@ -132,7 +132,7 @@ func (a *agent) services() stages {
 			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)).With("GET /table", http.HandlerFunc(a.table)), a.cfg.ProbeSocket)
 		}}},
 		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
-		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run, sources.bridges.Run},
+		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run},
 			ready: because("interfaces", sources.links.Healthy)},
 	}
 }

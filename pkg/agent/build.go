@@ -140,6 +140,7 @@ func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err e
 	if s.sources, err = newSources(a.cfg, caps, relinked, a.setInterfaces, a.reg, a.logger); err != nil {
 		return err
 	}
+	s.sources.filterBridges = a.filterBridges
 	if s.sources.checked {
 		a.results.links = s.sources.links
 	}

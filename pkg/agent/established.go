@@ -90,7 +90,11 @@ func (a *agent) accepted(ev *event.Event) {
 // recheck evaluates the connections that were accepted while another process had changed the
 // rules. That process may have changed the rules of bridges, too.
 func (a *agent) recheck() {
-	a.steering.sources.bridges.Verify()
+	for _, p := range a.parts {
+		if p.Repaired != nil {
+			p.Repaired()
+		}
+	}
 	a.blocker.Recheck()
 }
 

@@ -123,6 +123,15 @@ func (a *agent) withdraw(ctx context.Context, c change) {
 	}
 }
 
+// filterBridges passes to modules which ports of bridges need a filter.
+func (a *agent) filterBridges(filters bool, otherPorts []string) {
+	for _, p := range a.parts {
+		if p.Bridges != nil {
+			p.Bridges(filters, otherPorts)
+		}
+	}
+}
+
 // setSandboxes replaces the sandboxes of this node.
 func (a *agent) setSandboxes(newestFirst []cri.Sandbox) {
 	a.cache.SetSandboxes(newestFirst)

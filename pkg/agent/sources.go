@@ -11,7 +11,6 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/bridgefilter"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/links"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
@@ -24,7 +23,8 @@ const EveryInterface = "*"
 type sources struct {
 	checked bool // if false, interfaces are never read
 	links   *links.Watcher
-	bridges *bridgefilter.Filter
+	// filterBridges passes to modules whether pods are attached to bridges, and the other ports.
+	filterBridges func(filters bool, otherPorts []string)
 
 	setInterfaces func(*enforce.Interfaces)
 	forwarding    *forwarding
@@ -52,12 +52,9 @@ func newSources(cfg Config, caps steer.Capabilities, changed func(), setInterfac
 	reg.MustRegister(s.linkless)
 	watched := links.Config{Exempt: cfg.SourceCheckExempt, Changed: changed}
 	if !s.checked {
-		watched, reg = links.Config{}, prometheus.NewRegistry() // nothing runs, so there is nothing to export
+		watched = links.Config{} // nothing runs
 	}
-	if s.links, err = links.New(watched); err != nil {
-		return nil, err
-	}
-	s.bridges, err = bridgefilter.New(reg)
+	s.links, err = links.New(watched)
 	return s, err
 }
 
@@ -109,9 +106,6 @@ func (s *sources) check(sets *steer.Sets, snapshot *policy.Snapshot) []links.Lea
 	s.setInterfaces(behind)
 	return leads
 }
-
-// filterBridges filters frames at bridges that pods are attached to.
-func (s *sources) filterBridges(bridges []string) { s.bridges.Set(len(bridges) > 0, s.otherPorts) }
 
 // reportLinkless exports how many selected pods are not the only ones behind an interface.
 func (s *sources) reportLinkless(snapshot *policy.Snapshot, leads []links.Lead) {

@@ -34,6 +34,7 @@ func newTestAgent(t testing.TB, reg *prometheus.Registry) *agent {
 	a.steering = &steering{steerer: newIdleSteerer(t, reg)}
 	var err error
 	a.steering.sources, err = newSources(cfg, steer.Capabilities{}, a.steering.resteer, a.setInterfaces, reg, a.logger)
+	a.steering.sources.filterBridges = a.filterBridges
 	if err != nil {
 		t.Fatal(err)
 	}

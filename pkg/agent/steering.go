@@ -86,7 +86,7 @@ func (s *steering) resteer() {
 // set passes the desired state to the writers of nftables rules.
 func (s *steering) set() {
 	s.steerer.Set(s.desired)
-	s.sources.filterBridges(s.desired.Bridges)
+	s.sources.filterBridges(len(s.desired.Bridges) > 0, s.sources.otherPorts)
 }
 
 func (s *steering) sets(snapshot *policy.Snapshot) steer.Sets {

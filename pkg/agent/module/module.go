@@ -52,6 +52,11 @@ type Part struct {
 	// Sandboxes is called with the sandboxes of this node, newest first, when they change. It may keep
 	// the slice.
 	Sandboxes func(newestFirst []cri.Sandbox)
+	// Bridges is called with whether pods of the node are attached to bridges, while sources are checked,
+	// and with the ports of bridges without pods.
+	Bridges func(filters bool, otherPorts []string)
+	// Repaired is called after the table was repaired: who has changed it may have changed others.
+	Repaired func()
 	// Loops run until their context ends.
 	Loops []func(context.Context) error
 	// Serve has handlers by their patterns of http.ServeMux. They are reached at the probe socket only.
