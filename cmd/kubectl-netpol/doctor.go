@@ -29,6 +29,14 @@ import (
 // removedFlags are the flags of assert that made connections in a cluster for tests.
 var removedFlags = removedflags.Table{"probe": useDoctor, "probe-image": useDoctor, "probe-families": useDoctor, "probe-settle": useDoctor}
 
+// removedCommand returns an error for a command of earlier versions.
+func removedCommand(args []string) error {
+	if slices.Contains(args[:min(1, len(args))], "unused") {
+		return errors.New("unused: the command was removed: kubectl netpol list has a column for what is unused")
+	}
+	return nil
+}
+
 const useDoctor = "kubectl netpol doctor makes real connections"
 
 // doctorOptions are the flags of the command doctor.

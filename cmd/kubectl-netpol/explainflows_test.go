@@ -121,7 +121,6 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 		"flows --feature-gates=EndPort=false": "--feature-gates: ",
 		"flows --admin-policies=false":        "--admin-policies: ",
 		"flows --cluster-network-policy":      "--cluster-network-policy: the flag was removed: write --admin-policies",
-		"unused -A -n shop -f shop":           "--all-namespaces: not with --namespace=shop",
 	} {
 		t.Run(command, func(t *testing.T) {
 			code, stdout, stderr := call(t, "", command)

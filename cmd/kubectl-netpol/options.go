@@ -307,7 +307,6 @@ var outputs = map[string][]string{
 	"flows":   {"text", "json"},
 	"list":    {"text", "json"},
 	"doctor":  {"text", "json"},
-	"unused":  {"text", "json"},
 }
 
 // checkOutput rejects an output format that the command does not have.

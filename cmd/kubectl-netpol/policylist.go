@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
@@ -29,14 +28,20 @@ func newList(o *options) *cobra.Command {
 	l := &listOptions{agentOptions: agentOptions{options: o}}
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List policies: what they select, whether they are enforced, what they denied",
+		Short: "List policies: what they select, whether they are enforced, what they denied, which do nothing",
 		Long: `List the policies of all kinds, or with -n those of a namespace: how many pods they
-select, whether they are enforced, partly enforced because some part cannot be honoured as
+select, which do nothing, whether they are enforced, partly enforced because some part cannot be honoured as
 written, or audited, and how many packets they denied since the agents were started, or
 would have denied if they are audited.
 
 The policies are those of the live cluster, whose agents are asked as by the command
 flows, or of manifests (-f), where nothing is denied.
+
+A policy is unused as a whole if it selects no pod, or if others allow the same to the
+same pods. Else those of its rules are unused, by direction and place in the list, that
+have decided about no packet since the agents were started: standard error says when,
+and what they did not count. Rules that Pass, and those of audited policies, never
+decide, and connections from before an agent's start are not counted.
 
 The exit code is 0 when all agents have answered, 1 when some have not, which are named on
 standard error, and 2 when the policies cannot be read.`,
@@ -59,7 +64,10 @@ type listedPolicy struct {
 	// It is nil if no agent was asked.
 	Denied *uint64    `json:"denied,omitempty"`
 	Last   *time.Time `json:"lastDenied,omitempty"`
-	age    time.Duration
+	// Nothing says why the whole policy does nothing, Unused which of its rules decided nothing.
+	Nothing string       `json:"doesNothing,omitempty"`
+	Unused  []unusedRule `json:"unusedRules,omitempty"`
+	age     time.Duration
 }
 
 func (l *listOptions) run(cmd *cobra.Command) error {
@@ -95,10 +103,8 @@ func (l *listOptions) run(cmd *cobra.Command) error {
 
 // policies returns the policies in the order of kinds and names.
 func (l *listOptions) policies(in clusterstate.Input) []*listedPolicy {
-	namespaces := map[string]metav1.Object{}
-	for _, ns := range in.Namespaces {
-		namespaces[ns.Name] = ns
-	}
+	audited := auditedIn(in)
+	redundant := l.redundant(in, audited)
 	c := l.cluster(in)
 	selected, findings := c.SelectedPods(), map[policy.Ref][]policy.Finding{}
 	for _, f := range c.Findings() {
@@ -111,10 +117,17 @@ func (l *listOptions) policies(in clusterstate.Input) []*listedPolicy {
 			continue
 		}
 		ref := policy.Ref{Kind: compile.KindOf(o).Name, Namespace: o.GetNamespace(), Name: o.GetName()}
-		all = append(all, &listedPolicy{
+		p := &listedPolicy{
 			Policy: flows.Policy{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name},
-			Pods:   selected[ref], State: stateOf(compile.Audits(o, namespaces[ref.Namespace]), findings[ref]),
-		})
+			Pods:   selected[ref], State: stateOf(audited(o), findings[ref]), Nothing: redundant[objectOf(o)],
+		}
+		switch {
+		case p.Pods == 0 && len(l.limits) == 0:
+			p.Nothing = "selects no pod"
+		case p.Nothing == "" && len(l.files) == 0 && !audited(o):
+			p.Unused = rulesOf(o, in)
+		}
+		all = append(all, p)
 	}
 	slices.SortFunc(all, func(a, b *listedPolicy) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -152,15 +165,19 @@ func (l *listOptions) addDenials(cmd *cobra.Command, all []*listedPolicy) (compl
 		if err != nil {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Not known: what policies denied: %v\n", err)
 			for _, p := range all {
-				p.Denied = nil
+				p.Denied, p.Unused = nil, nil
 			}
 			return false
+		}
+		if question == "--rules" {
+			printCounting(cmd.ErrOrStderr(), answers)
 		}
 		for i := range answers {
 			complete = complete && !answers[i].failed()
 			for _, kind := range []string{flows.TypeRule, flows.TypeFlow} {
 				for _, r := range recordsOf(answers[i].records, kind) {
 					addDenial(all, r)
+					removeUsed(all, r)
 				}
 			}
 		}
@@ -195,7 +212,7 @@ func (l *listOptions) write(w io.Writer, all []*listedPolicy) error {
 		fmt.Fprintln(out, "No policies")
 		return out.Flush()
 	}
-	rows := [][]string{{"KIND", "NAME", "PODS", "STATE", "DENIED", "LAST"}}
+	rows := [][]string{{"KIND", "NAME", "PODS", "STATE", "UNUSED", "DENIED", "LAST"}}
 	for _, p := range all {
 		denied, last := "", ""
 		if p.Denied != nil {
@@ -208,11 +225,11 @@ func (l *listOptions) write(w io.Writer, all []*listedPolicy) error {
 		if p.Namespace != "" {
 			name = p.Namespace + "/" + name
 		}
-		rows = append(rows, []string{p.Kind, name, fmt.Sprint(p.Pods), p.State, denied, last})
+		rows = append(rows, []string{p.Kind, name, fmt.Sprint(p.Pods), p.State, p.unusedText(), denied, last})
 	}
 	if all[0].Denied == nil {
 		for i := range rows {
-			rows[i] = rows[i][:4]
+			rows[i] = rows[i][:5]
 		}
 	}
 	writeColumns(out, rows)

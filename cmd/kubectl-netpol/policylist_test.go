@@ -96,25 +96,25 @@ func TestListOfPolicies(t *testing.T) {
 		}
 	}
 	const without = `
-KIND                NAME        PODS  STATE
+KIND                NAME        PODS  STATE            UNUSED
 AdminNetworkPolicy  guard       2     enforced
 NetworkPolicy       shop/db     1     enforced
-NetworkPolicy       shop/none   0     enforced
+NetworkPolicy       shop/none   0     enforced         all, selects no pod
 NetworkPolicy       shop/tried  2     audited
 NetworkPolicy       shop/web    1     partly enforced
 `
 	const with = `
-KIND                NAME        PODS  STATE            DENIED  LAST
-AdminNetworkPolicy  guard       2     enforced         0
-NetworkPolicy       shop/db     1     enforced         12      60s ago
-NetworkPolicy       shop/none   0     enforced         0
-NetworkPolicy       shop/tried  2     audited          24      60m ago
-NetworkPolicy       shop/web    1     partly enforced  0
+KIND                NAME        PODS  STATE            UNUSED               DENIED  LAST
+AdminNetworkPolicy  guard       2     enforced         ingress 0            0
+NetworkPolicy       shop/db     1     enforced                              12      60s ago
+NetworkPolicy       shop/none   0     enforced         all, selects no pod  0
+NetworkPolicy       shop/tried  2     audited                               24      60m ago
+NetworkPolicy       shop/web    1     partly enforced                       0
 `
 
 	stdout, stderr, err := listOf(t, "text", fakeAgents{"a": answering("a"), "b": answering("b")})
 
-	if diff := cmp.Diff(with[1:], stdout); diff != "" || stderr != "" || err != nil {
+	if diff := cmp.Diff(with[1:], stdout); diff != "" || stderr != "Unused since the agents were started: that of node a 9h ago.\n" || err != nil {
 		t.Errorf("error %v, standard error %q\n%s", err, stderr, diff)
 	}
 	stdout, stderr, err = listOf(t, "text", fakeAgents{"a": nil})
@@ -126,7 +126,7 @@ NetworkPolicy       shop/web    1     partly enforced  0
 		t.Errorf("of files: exit code %d, standard error %q\n%s", code, stderr, diff)
 	}
 	code, stdout, _ = call(t, listedPolicies, "list -n shop -o json -f -")
-	if code != 0 || !strings.Contains(stdout, `"name": "tried",`) || strings.Contains(stdout, "guard") || strings.Contains(stdout, "denied") {
+	if code != 0 || !strings.Contains(stdout, `"name": "tried",`) || !strings.Contains(stdout, `"doesNothing": "selects no pod"`) || strings.Contains(stdout, "guard") || strings.Contains(stdout, "denied") {
 		t.Errorf("as JSON: exit code %d\n%s", code, stdout)
 	}
 }

@@ -1,60 +1,10 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 )
-
-const ruledPolicies = `
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: db, namespace: shop}
-spec:
-  podSelector: {}
-  policyTypes: [Ingress, Egress]
-  ingress:
-  - ports: [{port: 5432}]
-  - ports: [{port: 9187}]
-  egress:
-  - to: [{podSelector: {}}]
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata:
-  name: tried
-  namespace: shop
-  annotations: {kube-network-policies.x-k8s.io/enforcement: audit}
-spec: {podSelector: {}, ingress: [{ports: [{port: 1}]}]}
----
-apiVersion: v1
-kind: Namespace
-metadata:
-  name: trial
-  annotations: {kube-network-policies.x-k8s.io/enforcement: audit}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: web, namespace: trial}
-spec: {podSelector: {}, ingress: [{ports: [{port: 1}]}]}
----
-apiVersion: policy.networking.k8s.io/v1alpha1
-kind: AdminNetworkPolicy
-metadata: {name: guard}
-spec:
-  priority: 5
-  subject: {namespaces: {}}
-  ingress:
-  - {action: Pass, from: [{namespaces: {}}]}
-  - {action: Deny, from: [{namespaces: {}}]}
-`
 
 // startedAt returns the line of an agent that started at a time on 2 January. It is asked at
 // noon.
@@ -73,145 +23,68 @@ func decided(kind, namespace, name, direction, rule, last string) string {
 		direction, kind, namespace, name, rule, last)
 }
 
-func TestUnused(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "policies.yaml")
-	if err := os.WriteFile(file, []byte(ruledPolicies), 0o600); err != nil {
-		t.Fatal(err)
+// A policy whose rules others have does nothing, of files and of a live cluster, also beside one that
+// allows everything, but not if that one is audited.
+func TestRedundantPolicies(t *testing.T) {
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: web, labels: {app: web}}\nstatus: {phase: Running, podIPs: [{ip: 10.0.0.1}]}\n"
+	const narrow = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: shop, name: narrow}\nspec: {podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 80}]}]}\n"
+	wide := func(annotations, rule string) string {
+		return "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: shop, name: wide" + annotations + "}\nspec: {podSelector: {}, ingress: [" + rule + "]}\n"
 	}
-	const dayAgo, monthAgo = "2026-01-01T09:00:00Z", "2025-12-02T12:00:00Z"
-	ingress := decided("NetworkPolicy", "shop", "db", "ingress", "0", "2025-12-30T12:00:00Z")
-	later := decided("NetworkPolicy", "shop", "db", "ingress", "0", "2026-01-02T11:59:00Z")
-	isolated := decided("NetworkPolicy", "shop", "db", "egress", "none", "2026-01-02T11:59:00Z")
-	admin := decided("AdminNetworkPolicy", "", "guard", "ingress", "1", "2026-01-02T11:59:00Z")
-	other := decided("other", "", "other", "ingress", "none", "2026-01-02T11:59:00Z")
-	for _, tc := range []struct {
-		name   string
-		agents fakeAgents
-		u      unusedOptions
-		want   string
-		notes  []string
-		err    error
+	const does = "NetworkPolicy  shop/narrow  1     enforced  all, shop/wide allows the same to the same pods\n"
+	for name, tc := range map[string]struct {
+		policy string
+		want   bool
 	}{
-		{"never, by no agent", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress), "b": prints("b", startedAt(dayAgo), isolated)}, unusedOptions{output: "text"}, `
-POLICY                    DIRECTION  RULE  LAST DECIDED
-AdminNetworkPolicy guard  ingress    1     never
-NetworkPolicy shop/db     ingress    1     never
-NetworkPolicy shop/db     egress     0     never
-`, []string{"Agents that answered: 2; the one of node b was started last, 27h ago.\n"}, nil},
-		{"some days ago", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin)}, unusedOptions{output: "text", days: 3}, `
-POLICY                 DIRECTION  RULE  LAST DECIDED
-NetworkPolicy shop/db  ingress    0     3d ago
-NetworkPolicy shop/db  ingress    1     never
-NetworkPolicy shop/db  egress     0     never
-`, nil, nil},
-		{"on another node later", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin), "b": prints("b", startedAt(monthAgo), later)}, unusedOptions{output: "text", days: 3}, `
-POLICY                 DIRECTION  RULE  LAST DECIDED
-NetworkPolicy shop/db  ingress    1     never
-NetworkPolicy shop/db  egress     0     never
-`, nil, nil},
-		{"of a namespace", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress)}, unusedOptions{output: "text", agentOptions: agentOptions{options: &options{namespace: "trial"}}}, `
-No unused rules
-`, nil, nil},
-		{"an agent that has counted for less", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress), "b": prints("b", startedAt(dayAgo), admin)}, unusedOptions{output: "text", days: 30}, `
-POLICY                 DIRECTION  RULE  LAST DECIDED
-NetworkPolicy shop/db  ingress    1     never
-NetworkPolicy shop/db  egress     0     never
-`, []string{"Node b: its agent has counted for 27h only.\n"}, errNo},
-		{"an agent that does not answer", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin), "b": nil}, unusedOptions{output: "text"}, `
-POLICY                 DIRECTION  RULE  LAST DECIDED
-NetworkPolicy shop/db  ingress    1     never
-NetworkPolicy shop/db  egress     0     never
-`, []string{"No answer of node b: kube-system/agent-b: the pod is Pending\n"}, errNo},
-		{"an agent that audits", fakeAgents{"a": prints("a", strings.Replace(startedAt(monthAgo), `"flows"`, `"auditOnly":true,"flows"`, 1), ingress, admin)}, unusedOptions{output: "text"}, `
-POLICY                 DIRECTION  RULE  LAST DECIDED
-NetworkPolicy shop/db  ingress    1     never
-NetworkPolicy shop/db  egress     0     never
-`, []string{"Node a: its agent runs with --audit, so that no rule decides.\n"}, errNo},
-		{"an agent that does not say when it was started", fakeAgents{"a": prints("a", agentLine, ingress, admin)}, unusedOptions{output: "text", days: 30}, `
-POLICY                 DIRECTION  RULE  LAST DECIDED
-NetworkPolicy shop/db  ingress    1     never
-NetworkPolicy shop/db  egress     0     never
-`, []string{"Node a: its agent has counted for 0s only.\n"}, errNo},
-		{"decisions that count for no rule", fakeAgents{"a": prints("a", strings.Replace(startedAt(monthAgo), `"lost":0`, `"lost":1`, 1), ingress, admin, other)}, unusedOptions{output: "text"}, `
-POLICY                 DIRECTION  RULE  LAST DECIDED
-NetworkPolicy shop/db  ingress    1     never
-NetworkPolicy shop/db  egress     0     never
-`, []string{"Node a: 1 decision counts for no rule, because they came too fast.\n", "Node a: 3 decisions count for no rule of their own, because too many rules decided.\n"}, nil},
-		{"json", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin)}, unusedOptions{output: "json", days: 3}, `
-{
-  "unused": [
-    {
-      "kind": "NetworkPolicy",
-      "namespace": "shop",
-      "name": "db",
-      "direction": "ingress",
-      "rule": 0,
-      "last": "2025-12-30T12:00:00Z"
-    },
-    {
-      "kind": "NetworkPolicy",
-      "namespace": "shop",
-      "name": "db",
-      "direction": "ingress",
-      "rule": 1
-    },
-    {
-      "kind": "NetworkPolicy",
-      "namespace": "shop",
-      "name": "db",
-      "direction": "egress",
-      "rule": 0
-    }
-  ],
-  "notes": [
-    "Agents that answered: 1; the one of node a was started last, 31d ago"
-  ]
-}
-`, nil, nil},
+		"the same port":     {wide("", "{ports: [{port: 80}]}"), true},
+		"a range":           {wide("", "{ports: [{port: 1, endPort: 100}]}"), true},
+		"everything":        {wide("", "{}"), true},
+		"another port":      {wide("", "{ports: [{port: 81}]}"), false},
+		"only some clients": {wide("", "{from: [{podSelector: {}}]}"), false},
+		"audited":           {wide(", annotations: {kube-network-policies.x-k8s.io/enforcement: audit}", "{}"), false},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			stdout, stderr, err := unusedOf(t, file, tc.agents, tc.u)
-			if diff := cmp.Diff(tc.want[1:], stdout); diff != "" || !errors.Is(err, tc.err) {
-				t.Errorf("error %v, standard error %q, standard output (-want +got):\n%s", err, stderr, diff)
+		t.Run(name, func(t *testing.T) {
+			_, stdout, stderr := call(t, pod+narrow+tc.policy, "list -f -")
+			if strings.Contains(stdout, does) != tc.want {
+				t.Errorf("want narrow to do nothing: %v\n%s%s", tc.want, stdout, stderr)
 			}
-			for _, note := range tc.notes {
-				if !strings.Contains(stderr, note) {
-					t.Errorf("standard error %q, want %q", stderr, note)
+		})
+	}
+}
+
+// The rules of enforced policies that no agent counted are unused, except those that never decide.
+func TestUnusedRules(t *testing.T) {
+	const monthAgo, dayAgo = "2025-12-02T12:00:00Z", "2026-01-01T09:00:00Z"
+	lost := strings.Replace(startedAt(monthAgo), `"lost":0`, `"lost":1`, 1)
+	audits := strings.Replace(startedAt(monthAgo), `"flows"`, `"auditOnly":true,"flows"`, 1)
+	ingress := decided("NetworkPolicy", "shop", "web", "ingress", "0", "2026-01-02T11:59:00Z")
+	isolated := decided("NetworkPolicy", "shop", "web", "ingress", "none", "2026-01-02T11:59:00Z")
+	other := decided("other", "", "other", "ingress", "none", "2026-01-02T11:59:00Z")
+	admin := decided("AdminNetworkPolicy", "", "guard", "ingress", "0", "2026-01-02T11:59:00Z")
+	for name, tc := range map[string]struct {
+		agents fakeAgents
+		unused string // of guard and web
+		notes  string
+	}{
+		"by none":        {fakeAgents{"a": prints("a", startedAt(monthAgo), isolated), "b": prints("b", startedAt(dayAgo))}, "ingress 0, ingress 0", "Unused since the agents were started: that of node b 27h ago.\n"},
+		"by one":         {fakeAgents{"a": prints("a", startedAt(monthAgo), ingress), "b": prints("b", startedAt(dayAgo))}, "ingress 0, ", "node b 27h ago.\n"},
+		"of another":     {fakeAgents{"a": prints("a", startedAt(monthAgo), admin)}, ", ingress 0", "node a 31d ago.\n"},
+		"lost":           {fakeAgents{"a": prints("a", lost, ingress, admin)}, ", ", "Node a: 1 decision counts for no rule, because they came too fast.\n"},
+		"too many rules": {fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin, other)}, ", ", "Node a: 3 decisions count for no rule, because too many rules decided.\n"},
+		"audited":        {fakeAgents{"a": prints("a", audits, ingress, admin)}, ", ", "Node a: its agent runs with --audit, so that no rule decides.\n"},
+		"no start":       {fakeAgents{"a": prints("a", agentLine, ingress, admin)}, ", ", "node a 0s ago.\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, _ := listOf(t, "text", tc.agents)
+			guard, web, _ := strings.Cut(tc.unused, ", ")
+			for _, want := range []string{"AdminNetworkPolicy  guard       2     enforced         " + guard, "NetworkPolicy       shop/web    1     partly enforced  " + web} {
+				if i := strings.Index(stdout, want); i < 0 || strings.HasPrefix(strings.TrimLeft(stdout[i+len(want):], " "), "ingress") {
+					t.Errorf("want %q\n%s", want, stdout)
 				}
 			}
-		})
-	}
-}
-
-func TestUnusedFlags(t *testing.T) {
-	for want, u := range map[string]unusedOptions{
-		"--days=-1: must not be negative":          {output: "text", days: -1},
-		"--output=yaml: must be one of text, json": {output: "yaml"},
-	} {
-		t.Run(want, func(t *testing.T) {
-			if _, _, err := unusedOf(t, "", fakeAgents{}, u); err == nil || err.Error() != want {
-				t.Errorf("got %v, want %s", err, want)
+			if !strings.Contains(stderr, tc.notes) {
+				t.Errorf("standard error %q, want %q", stderr, tc.notes)
 			}
 		})
 	}
-}
-
-// unusedOf runs the command with these agents and the policies in a file.
-func unusedOf(t *testing.T, file string, agents fakeAgents, u unusedOptions) (stdout, stderr string, err error) {
-	t.Helper()
-	o := &options{}
-	o.addFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
-	if u.options != nil {
-		o.namespace = u.namespace
-	}
-	o.files = []string{file}
-	var out, errs bytes.Buffer
-	o.notes = &errs
-	u.options, u.connect = o, agents.connect
-	cmd := newUnused(o)
-	cmd.SetContext(t.Context())
-	cmd.SetOut(&out)
-	cmd.SetErr(&errs)
-	err = u.run(cmd)
-	return out.String(), errs.String(), err
 }

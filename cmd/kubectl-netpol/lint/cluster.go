@@ -27,8 +27,10 @@ import (
 // cluster is an Input with its indexes, and the findings so far.
 type cluster struct {
 	Input
-	rule     *Rule // being checked
-	findings []Finding
+	rule *Rule // being checked
+	// besideAllowAll makes rules that allow everything a reason to call others redundant.
+	besideAllowAll bool
+	findings       []Finding
 
 	namespaces map[string]*corev1.Namespace
 	// pods are those that have not ended. Pods that no policy can distinguish are represented

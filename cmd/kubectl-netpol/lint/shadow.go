@@ -78,6 +78,19 @@ func shadowed(c *cluster) {
 	}
 }
 
+// Redundant returns the NetworkPolicies that can be removed, one after the other, without changing
+// a connection, and which others allow the same to the same pods.
+func Redundant(in Input) map[Object]string {
+	c := newCluster(in)
+	c.rule, c.besideAllowAll = RuleNamed("shadowed"), true
+	shadowed(c)
+	redundant := map[Object]string{}
+	for _, f := range c.findings {
+		_, redundant[f.Object], _ = strings.Cut(f.Message, ": ")
+	}
+	return redundant
+}
+
 // shadows reports whether others isolate in direction d if p does, and allow everything
 // that p allows. refs names the policies needed for that.
 func (c *cluster) shadows(p *compiled, others []*compiled, d policy.Direction) (ok bool, refs []string) {
@@ -91,7 +104,7 @@ func (c *cluster) shadows(p *compiled, others []*compiled, d policy.Direction) (
 	if len(p.Rules(d)) == 0 {
 		return true, []string{others[isolating].ref()}
 	}
-	all := slices.ContainsFunc(p.Rules(d), func(r policy.Rule) bool { return allowsAll(&r) })
+	all := c.besideAllowAll || slices.ContainsFunc(p.Rules(d), func(r policy.Rule) bool { return allowsAll(&r) })
 	var rules []*policy.Rule
 	for _, o := range others {
 		rules = append(rules, keep(compiledRules(o, d), func(r *policy.Rule) bool { return all || !allowsAll(r) })...)

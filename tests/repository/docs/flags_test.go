@@ -17,7 +17,7 @@ import (
 
 var helpFlag = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`)
 
-var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "suggest", "convert", "unused", "list", "doctor", "wait"}
+var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "suggest", "convert", "list", "doctor", "wait"}
 
 // foreignFlags are flags of other programs that the documentation names.
 var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "force-conflicts", "network-plugin", "network-policy", "prefix", "register-with-taints", "server-side", "serviceaccount", "tail", "take-ownership", "type"}
@@ -46,7 +46,7 @@ var helps = sync.OnceValues(func() ([3]help, error) {
 		{"status-writer"},
 		{
 			"kubectl-netpol matrix", "kubectl-netpol explain", "kubectl-netpol diff", "kubectl-netpol check", "kubectl-netpol assert", "kubectl-netpol flows",
-			"kubectl-netpol view", "kubectl-netpol suggest", "kubectl-netpol unused", "kubectl-netpol list", "kubectl-netpol doctor", "kubectl-netpol wait", "kube-network-policies flows",
+			"kubectl-netpol view", "kubectl-netpol suggest", "kubectl-netpol list", "kubectl-netpol doctor", "kubectl-netpol wait", "kube-network-policies flows",
 			"kube-network-policies cleanup", "status-writer cleanup",
 		},
 	} {
