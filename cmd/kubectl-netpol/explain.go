@@ -30,7 +30,7 @@ type explainOptions struct {
 func newExplain(o *options) *cobra.Command {
 	e := &explainOptions{agentOptions: agentOptions{options: o}}
 	cmd := &cobra.Command{
-		Use:   "explain SRC DST --port PORT [--protocol PROTOCOL]",
+		Use:   "explain SRC DST[:PORT] [--protocol PROTOCOL]",
 		Short: "Explain whether one connection is allowed, and why",
 		Long: `Explain whether SRC may connect to DST, and why: the policies that select each
 endpoint, the rules that were evaluated, and for each of their items whether it
@@ -38,8 +38,9 @@ matched, or why not.
 
 SRC and DST are pods (web-0), workloads (deploy/web), the pods behind a Service
 (svc/db), each in the namespace of -n or as NAMESPACE/NAME, or addresses. Of several
-pods one is explained, one that is not allowed if the pods differ. Without --port, a
-Service with one port has its target port.
+pods one is explained, one that is not allowed if the pods differ. The port follows DST
+(db:5432, [fd00::1]:443) or is that of --port. Without one, it is the target port of a
+Service with one port, or the only port that the pods of DST declare.
 
 With --flows, agents are asked how often they decided such a connection and how, and
 whether the kernel remembers the verdict, so that it decides without the agent. That takes
@@ -51,7 +52,7 @@ answer, and what no NetworkPolicy can allow.
 
 The exit code is 0 when the connection is allowed, 1 when it is not, also between
 some of the pods only, and 2 when there is no answer.`,
-		Example: `  kubectl-netpol explain shop/web shop/db --port 5432 -f ./manifests
+		Example: `  kubectl-netpol explain shop/web shop/db:5432 -f ./manifests
   kubectl-netpol explain deploy/web svc/db -n shop
   kubectl-netpol explain 203.0.113.9 web -n shop --port http
   kubectl-netpol explain deploy/web default/svc/kubernetes -n shop -o policy
@@ -77,6 +78,10 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	if err := e.checkFlows(cmd); err != nil {
+		return err
+	}
+	dst, err := e.takePort(dst)
+	if err != nil {
 		return err
 	}
 	port, family, err := e.parseTraffic(cmd)
@@ -112,7 +117,28 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	return e.print(cmd, c, &answer, port, family)
 }
 
-// parseTraffic returns the port to explain, zero if it is that of a Service, yet to be found.
+// takePort takes the port of a destination, such as db:5432, for that of --port, and returns the
+// rest.
+func (e *explainOptions) takePort(dst string) (string, error) {
+	i := strings.LastIndexByte(dst, ':')
+	if i < 0 || i == len(dst)-1 || isAddress(dst) {
+		return dst, nil
+	}
+	name, bracketed := dst[:i], strings.HasPrefix(dst, "[")
+	if bracketed {
+		name = strings.TrimSuffix(name[1:], "]")
+	}
+	switch {
+	case strings.Contains(name, ":") && !(bracketed && isAddress(name)): // an IPv6 address with a mistake
+		return dst, nil
+	case e.traffic.port != "":
+		return "", fmt.Errorf("--port=%s: %s has a port already", e.traffic.port, dst)
+	}
+	e.traffic.port = dst[i+1:]
+	return name, nil
+}
+
+// parseTraffic returns the port to explain, zero if it is that of DST, yet to be found.
 func (e *explainOptions) parseTraffic(cmd *cobra.Command) (reachability.Port, reachability.Family, error) {
 	e.protocolGiven = cmd.Flags().Changed("protocol")
 	given := e.traffic
@@ -127,7 +153,7 @@ func (e *explainOptions) parseTraffic(cmd *cobra.Command) (reachability.Port, re
 	return port, family, err
 }
 
-// findDestination returns the side that dst names, the port to explain, that of a Service if none
+// findDestination returns the side that dst names, the port to explain, the only one of dst if none
 // was given, and what to say of a Service behind whose address it is.
 func (e *explainOptions) findDestination(finder *sideFinder, dst string, port reachability.Port) (to reachability.Side, _ reachability.Port, notes []string, err error) {
 	if port != (reachability.Port{}) {
@@ -135,22 +161,18 @@ func (e *explainOptions) findDestination(finder *sideFinder, dst string, port re
 		return to, port, notes, inDestination(err)
 	}
 	s := finder.serviceOf(dst)
-	if s == nil {
-		if to, err = finder.find(dst); err == nil {
-			err = missingPort(to.String(), finder.declaredPorts(&to))
+	if s == nil || len(s.Spec.Ports) == 0 { // a headless Service, or another name for something
+		if s == nil {
+			to, err = finder.find(dst)
+		} else {
+			to, err = finder.behindPorts(s, nil)
+		}
+		if err == nil {
+			port, err = e.onlyDeclared(finder, &to)
 		}
 		return to, port, nil, inDestination(err)
 	}
-	ports := slices.Clone(s.Spec.Ports)
-	if e.protocolGiven {
-		ports = slices.DeleteFunc(ports, func(p corev1.ServicePort) bool { return !strings.EqualFold(protocolOf(&p), e.traffic.protocol) })
-	}
-	if len(s.Spec.Ports) == 0 { // of a headless Service, or another name for something
-		if to, err = finder.behindPorts(s, nil); err == nil {
-			err = missingPort(to.String(), finder.declaredPorts(&to))
-		}
-		return to, port, nil, inDestination(err)
-	}
+	ports := e.ofProtocol(s.Spec.Ports)
 	if len(ports) != 1 {
 		of := "service " + s.Namespace + "/" + s.Name
 		if len(ports) == 0 {
@@ -166,6 +188,25 @@ func (e *explainOptions) findDestination(finder *sideFinder, dst string, port re
 	port, to.Ports = to.Ports[0], nil
 	t := &translated{Service: s, port: ports[0], what: fmt.Sprintf("policies see what stands behind port %d of service %s/%s", ports[0].Port, s.Namespace, s.Name)}
 	return to, port, finder.notes(t, &to, port), nil
+}
+
+// ofProtocol returns the ports of --protocol, all if it is not given.
+func (e *explainOptions) ofProtocol(ports []corev1.ServicePort) []corev1.ServicePort {
+	return slices.DeleteFunc(slices.Clone(ports), func(p corev1.ServicePort) bool {
+		return e.protocolGiven && !strings.EqualFold(protocolOf(&p), e.traffic.protocol)
+	})
+}
+
+// onlyDeclared returns the port that the pods of a side declare, an error if it is not one.
+func (e *explainOptions) onlyDeclared(finder *sideFinder, to *reachability.Side) (reachability.Port, error) {
+	declared := e.ofProtocol(finder.declared(to))
+	other := func(p corev1.ServicePort) bool {
+		return p.Port != declared[0].Port || protocolOf(&p) != protocolOf(&declared[0])
+	}
+	if len(declared) == 0 || slices.ContainsFunc(declared, other) {
+		return reachability.Port{}, missingPort(to.String(), finder.declaredPorts(to))
+	}
+	return reachability.ParsePort(fmt.Sprint(declared[0].Port), protocolOf(&declared[0]))
 }
 
 func inDestination(err error) error {
@@ -185,6 +226,11 @@ func missingPort(of string, ports []string) error {
 
 // declaredPorts returns the ports that the pods of a side declare, "TCP 8080 (http)".
 func (f *sideFinder) declaredPorts(s *reachability.Side) []string {
+	return compacted(servicePorts(f.declared(s)))
+}
+
+// declared returns the ports that each of the pods of a side declares.
+func (f *sideFinder) declared(s *reachability.Side) []corev1.ServicePort {
 	members := membersOf(*s)
 	var all []corev1.ServicePort
 	for _, p := range f.pods {
@@ -197,7 +243,7 @@ func (f *sideFinder) declaredPorts(s *reachability.Side) []string {
 			}
 		}
 	}
-	return compacted(servicePorts(all))
+	return all
 }
 
 func protocolOf(p *corev1.ServicePort) string {
