@@ -2,19 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"net"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/holder"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
@@ -47,30 +42,6 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 		access.Certificate = httpserver.Fixed(certificate)
 		return nil
 	}
-	access.Certificate = httpserver.Fixed(certificate)
-	return o.joinAgents(cfg, config, namespace, certificate)
-}
-
-// joinAgents lets this agent and those of other nodes ask each other for new pods.
-func (o *options) joinAgents(cfg *agent.Config, config *rest.Config, namespace string, certificate *tls.Certificate) error {
-	core, err := apiclient.New(config, nil, corev1.SchemeGroupVersion)
-	if err != nil {
-		return err
-	}
-	_, port, err := net.SplitHostPort(cfg.Answers.BindAddress)
-	if err != nil {
-		return command.FlagError("status-bind-address", cfg.Answers.BindAddress, "%v", err)
-	}
-	agents := newpods.NewAgents(apiclient.Pods(core, namespace), cfg.NodeName, certificate.Leaf)
-	o.peers = newpods.Peers{Agents: agents, Certificate: certificate, Port: port}
-	access := cfg.Answers.Access
-	writer := access.Client
-	access.Streams = tlskey.IsAgents
-	access.Client = func(ctx context.Context, c *x509.Certificate) error {
-		if tlskey.IsAgents(c) {
-			return agents.Check(ctx, c)
-		}
-		return writer(ctx, c)
-	}
+	o.key, access.Certificate = certificate, httpserver.Fixed(certificate)
 	return nil
 }

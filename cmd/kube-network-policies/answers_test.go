@@ -37,7 +37,12 @@ func TestAgentWithoutAKeyStarts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if asks := o.peers.Agents != nil; asks != tc.key || tlskey.IsAgents(served.Leaf) != tc.key || cfg.Answers.Access.Client == nil {
+			o.client, o.cfg.Answers = &rest.Config{Host: "https://127.0.0.1:1"}, cfg.Answers
+			others, err := o.peers("node-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if asks := others.Agents != nil; asks != tc.key || tlskey.IsAgents(served.Leaf) != tc.key || cfg.Answers.Access.Client == nil {
 				t.Errorf("it asks other agents: %v, and its certificate is of %v", asks, served.Leaf.Subject)
 			}
 		})

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"net"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
@@ -9,6 +12,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/packets"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
@@ -19,11 +23,28 @@ func modules(o *options) []module.Module {
 	return []module.Module{
 		packets.Module(),
 		flows.Module(),
-		newpods.Module(&o.peers),
+		newpods.Module(o.peers),
 		bridges(),
 		verdictcache.Module(remembered, &remembered.For),
 		names.Module(o.names),
 	}
+}
+
+// peers configures the module newpods: without a key, this agent asks none.
+func (o *options) peers(node string) (p newpods.Peers, err error) {
+	if o.key == nil {
+		return p, nil
+	}
+	namespace, err := o.Namespace()
+	if err != nil {
+		return p, err
+	}
+	core, err := apiclient.New(o.client, nil, corev1.SchemeGroupVersion)
+	if err != nil {
+		return p, err
+	}
+	_, port, err := net.SplitHostPort(o.cfg.Answers.BindAddress)
+	return newpods.Peers{Agents: newpods.NewAgents(apiclient.Pods(core, namespace), node, o.key.Leaf), Certificate: o.key, Port: port}, err
 }
 
 // names configures the module names.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -9,12 +10,12 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -37,8 +38,11 @@ type options struct {
 	command.Shared
 	cfg     agent.Config
 	modules []module.Module
-	peers   newpods.Peers           // of the module newpods
-	api     *clusterwatch.APIServer // nil with manifests
+
+	// For modules, set by config; nil with manifests.
+	client *rest.Config
+	api    *clusterwatch.APIServer
+	key    *tls.Certificate // proves this agent to other ones, nil without a key
 }
 
 func newOptions() *options {
@@ -120,8 +124,8 @@ func (o *options) Validate(args []string) error {
 }
 
 // config returns the configuration of the agent for valid options.
-func (o *options) config(ctx context.Context) (agent.Config, error) {
-	cfg := o.cfg
+func (o *options) config(ctx context.Context) (cfg agent.Config, err error) {
+	cfg = o.cfg
 	cfg.Kinds, cfg.Features, cfg.Audit = o.AdminKinds(), o.Features, o.Audit
 	cfg.MetricsBindAddress = o.MetricsBindAddress
 	if cfg.NodeName == "" {
@@ -134,17 +138,16 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	if cfg.Manifests != "" {
 		return cfg, nil
 	}
-	config, err := o.Client()
-	if err != nil {
+	if o.client, err = o.Client(); err != nil {
 		return cfg, err
 	}
-	if cfg.MetricsAccess, err = o.MetricsTLS.Access(ctx, config, cfg.NodeName); err != nil {
+	if cfg.MetricsAccess, err = o.MetricsTLS.Access(ctx, o.client, cfg.NodeName); err != nil {
 		return cfg, err
 	}
-	if err = o.setAnswers(ctx, &cfg, config, tlskey.File); err != nil {
+	if err = o.setAnswers(ctx, &cfg, o.client, tlskey.File); err != nil {
 		return cfg, err
 	}
-	o.api, err = clusterwatch.Connect(config)
+	o.api, err = clusterwatch.Connect(o.client)
 	cfg.API = o.api
 	return cfg, err
 }

@@ -126,7 +126,7 @@ func (a *agent) services() stages {
 			return serve(ctx, server, "metrics-bind-address", a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
 		}}},
 		{name: "answers", off: a.cfg.Answers.BindAddress == "", loops: []loop{func(ctx context.Context) error {
-			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, ofNodes(a.cfg.Answers.Access, a.cache.MayBeNode))
+			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, withAgents(a.cfg.Answers.Access, a.cache.MayBeNode, a.parts))
 		}}},
 		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
 			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)).With("GET /table", http.HandlerFunc(a.table)), a.cfg.ProbeSocket)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
@@ -39,14 +40,24 @@ func (a *agent) answers() http.Handler {
 	})
 }
 
-// ofNodes returns access without agents of nodes that do not exist: the API server is not asked for these.
-func ofNodes(access *httpserver.Access, mayBeNode func(name string) bool) *httpserver.Access {
-	of := *access
-	of.Client = func(ctx context.Context, c *x509.Certificate) error {
-		if tlskey.IsAgents(c) && !mayBeNode(c.Subject.CommonName) {
+// withAgents returns access with the agents that a module admits, of nodes that exist: the API server is not
+// asked for other ones.
+func withAgents(access *httpserver.Access, mayBeNode func(name string) bool, parts []module.Part) *httpserver.Access {
+	with := *access
+	with.Streams = tlskey.IsAgents
+	with.Client = func(ctx context.Context, c *x509.Certificate) error {
+		if !tlskey.IsAgents(c) {
+			return access.Client(ctx, c)
+		}
+		if !mayBeNode(c.Subject.CommonName) {
 			return errors.New("no such node is known")
 		}
-		return access.Client(ctx, c)
+		for _, p := range parts {
+			if p.Admit != nil {
+				return p.Admit(ctx, c)
+			}
+		}
+		return errors.New("agents of other nodes may not ask")
 	}
-	return &of
+	return &with
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -14,10 +15,14 @@ import (
 // writer names none.
 func TestAgentsOfNodesOnly(t *testing.T) {
 	var checked []string
-	access := ofNodes(&httpserver.Access{Client: func(_ context.Context, c *x509.Certificate) error {
-		checked = append(checked, c.Subject.CommonName)
-		return nil
-	}}, func(name string) bool { return name == "node-1" })
+	check := func(by string) func(context.Context, *x509.Certificate) error {
+		return func(_ context.Context, c *x509.Certificate) error {
+			checked = append(checked, by+" "+c.Subject.CommonName)
+			return nil
+		}
+	}
+	writer, mayBeNode := &httpserver.Access{Client: check("writer")}, func(name string) bool { return name == "node-1" }
+	access := withAgents(writer, mayBeNode, []module.Part{{}, {Admit: check("agent")}})
 	agents := []string{"kube-network-policies agent"}
 	for _, tc := range []struct {
 		subject pkix.Name
@@ -31,7 +36,10 @@ func TestAgentsOfNodesOnly(t *testing.T) {
 			t.Errorf("%v: %v", tc.subject, err)
 		}
 	}
-	if !slices.Equal(checked, []string{"node-1", "writer-0"}) {
+	if !slices.Equal(checked, []string{"agent node-1", "writer writer-0"}) {
 		t.Errorf("checked %q", checked)
+	}
+	if withAgents(writer, mayBeNode, []module.Part{{}}).Client(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: "node-1", Organization: agents}}) == nil {
+		t.Error("an agent that no module admits may ask")
 	}
 }

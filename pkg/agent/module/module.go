@@ -4,6 +4,7 @@ package module
 
 import (
 	"context"
+	"crypto/x509"
 	"net/http"
 	"net/netip"
 	"time"
@@ -61,8 +62,10 @@ type Part struct {
 	Loops []func(context.Context) error
 	// Serve has handlers by their patterns of http.ServeMux. They are reached at the probe socket only.
 	Serve map[string]http.Handler
-	// Answer has handlers of requests by agents of other nodes.
+	// Answer has handlers of requests by agents of other nodes, and Admit returns nil if the agent with
+	// a certificate may ask. Without Admit none may.
 	Answer map[string]http.Handler
+	Admit  func(context.Context, *x509.Certificate) error
 }
 
 // Classes are classes of packets that the kernel decides without the agent.

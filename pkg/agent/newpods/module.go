@@ -15,16 +15,17 @@ type Peers struct {
 	Port        string // where all agents answer
 }
 
-// Module returns the module. It reads peers when an agent is made.
-func Module(peers *Peers) module.Module {
+// Module returns the module. peers is called when an agent of the node is made.
+func Module(peers func(node string) (Peers, error)) module.Module {
 	return module.Module{Name: "new pods of other nodes", New: func(core *module.Core) (module.Part, error) {
 		board := NewBoard()
 		part := module.Part{Sandboxes: board.Set, Answer: map[string]http.Handler{"GET " + Path: board}}
-		if peers.Agents == nil {
-			return part, nil
+		others, err := peers(core.Node)
+		if err != nil || others.Agents == nil {
+			return part, err
 		}
-		asker := NewAsker(Config{Peers: *peers, NodesAt: core.NodesAt, Set: core.SetSandboxesOf, Registerer: core.Registerer})
-		part.Tap, part.Loops = asker.Tap, []func(context.Context) error{asker.Run}
+		asker := NewAsker(Config{Peers: others, NodesAt: core.NodesAt, Set: core.SetSandboxesOf, Registerer: core.Registerer})
+		part.Tap, part.Admit, part.Loops = asker.Tap, others.Agents.Check, []func(context.Context) error{asker.Run}
 		return part, nil
 	}}
 }
