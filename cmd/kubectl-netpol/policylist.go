@@ -182,6 +182,11 @@ func (l *listOptions) addDenials(cmd *cobra.Command, all []*listedPolicy) (compl
 			}
 		}
 	}
+	if !complete { // an agent that did not answer may have counted any rule
+		for _, p := range all {
+			p.Unused = nil
+		}
+	}
 	return complete
 }
 

@@ -89,6 +89,9 @@ func printCounting(w io.Writer, answers []answer) {
 			note("Node %s: %s for no rule, because they came too fast", a.Node, count(a.Lost, "decision counts", "decisions count"))
 		}
 	}
+	if len(agents) == 0 {
+		return
+	}
 	latest := slices.MinFunc(agents, func(a, b flows.Record) int { return cmp.Compare(counting(&a), counting(&b)) })
 	note("Unused since the agents were started: that of node %s %s ago", latest.Node, duration.HumanDuration(counting(&latest)))
 }

@@ -73,6 +73,7 @@ func TestUnusedRules(t *testing.T) {
 		"too many rules": {fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin, other)}, ", ", "Node a: 3 decisions count for no rule, because too many rules decided.\n"},
 		"audited":        {fakeAgents{"a": prints("a", audits, ingress, admin)}, ", ", "Node a: its agent runs with --audit, so that no rule decides.\n"},
 		"no start":       {fakeAgents{"a": prints("a", agentLine, ingress, admin)}, ", ", "node a 0s ago.\n"},
+		"one is silent":  {fakeAgents{"a": prints("a", startedAt(monthAgo)), "b": nil}, ", ", "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, _ := listOf(t, "text", tc.agents)
