@@ -294,6 +294,9 @@ func TestAdminPolicies(t *testing.T) {
 		{"CN-38 such networks in Deny", []object{egress(rule("Deny", `to: [{networks: [192.0.2.77/24]}]`))}, `
 			deny  x/a 192.0.2.1 tcp/80
 			allow x/a 192.0.3.1 tcp/80`, []string{"spec.egress[0].to[0].networks[0] InvalidCIDR"}},
+		{"CN-38 names in Baseline", []object{cnp("b", `{tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Accept, to: [{domainNames: ["a.test"]}]}, {action: Deny, to: [{networks: ["0.0.0.0/0"]}]}]}`)}, `
+			allow x/a 192.0.2.1 tcp/80 a.test
+			deny  x/a 192.0.2.1 tcp/80`, []string{"spec.egress[0].to[0].domainNames InvalidPeer"}},
 
 		// Unreadable parts: CN-30 to CN-34.
 		{"CN-17 names in Deny and Pass", []object{egress(rule("Deny", `to: [{domainNames: ["a.test"]}]`))}, `

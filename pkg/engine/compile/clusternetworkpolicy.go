@@ -53,7 +53,7 @@ func compileClusterNetworkPolicy(d *diagnosis, o *proposed.ClusterNetworkPolicy)
 		d.nothingLeft()
 		return p, false
 	}
-	d.refused(clusterSpec(o))
+	d.refused(clusterSpec(o), p.Tier)
 	return p, true
 }
 
@@ -61,12 +61,16 @@ func compileClusterNetworkPolicy(d *diagnosis, o *proposed.ClusterNetworkPolicy)
 var domainName = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9]([-a-zA-Z0-9_]*[a-zA-Z0-9])?\.)+[a-zA-Z0-9]([-a-zA-Z0-9_]*[a-zA-Z0-9])?\.?$`)
 
 // refused adds findings about values that servers refuse since v0.3.0 of the API but may have
-// stored before. If readable, they are enforced as before (CN-38).
-func (d *diagnosis) refused(s *AdminSpec) {
+// stored before, or that a proposal wants them to refuse. If readable, they are enforced (CN-38).
+func (d *diagnosis) refused(s *AdminSpec, tier policy.Tier) {
 	for direction, rules := range s.Rules {
 		for i, rule := range rules {
 			for j := range rule.Peers {
-				d.refusedPeer(ruleAt(policy.Direction(direction), i).peers().item(j), rule.name, &rule.Peers[j])
+				at := ruleAt(policy.Direction(direction), i).peers().item(j)
+				d.refusedPeer(at, rule.name, &rule.Peers[j])
+				if tier == policy.BaselineTier && rule.action == actionAccept && len(rule.Peers[j].DomainNames) > 0 && d.features.DomainNames {
+					d.find(at.child("domainNames"), policy.InvalidPeer, "%s", withName(rule.name, "NPEP-133 allows domain names in the Admin tier only, so a later release of the API may refuse them; they are matched"))
+				}
 			}
 		}
 	}

@@ -59,15 +59,15 @@ func (c Cluster) adminFaults(p adminPolicy, ports string) []Fault {
 			path := fmt.Sprintf("spec.%s[%d].", side.rules, i)
 			faults = append(faults, c.adminRuleFaults(r, path, path+side.peer, path+ports, void)...)
 			if p.kind == "ClusterNetworkPolicy" {
-				faults = append(faults, refusedFaults(r, path+side.peer, void)...)
+				faults = append(faults, c.refusedFaults(r, p.tier, path+side.peer, void)...)
 			}
 		}
 	}
 	return faults
 }
 
-// refusedFaults: CN-38, values that are still read although newer servers refuse them.
-func refusedFaults(r adminRule, peers string, void bool) []Fault {
+// refusedFaults: CN-38, values that are still read although newer servers refuse them, or may.
+func (c Cluster) refusedFaults(r adminRule, t tier, peers string, void bool) []Fault {
 	var faults []Fault
 	for i, peer := range r.peers {
 		field := fmt.Sprintf("%s[%d]", peers, i)
@@ -78,6 +78,9 @@ func refusedFaults(r adminRule, peers string, void bool) []Fault {
 			faults = append(faults, Fault{field, InvalidCIDR, void})
 		}
 		if slices.ContainsFunc(peer.domainNames, func(text string) bool { return isDomainName(text) && !isPlainName(text) }) {
+			faults = append(faults, Fault{field, InvalidPeer, void})
+		}
+		if t == baselineTier && r.action == allow && peer.domainNames != nil && c.DomainNames {
 			faults = append(faults, Fault{field, InvalidPeer, void})
 		}
 	}

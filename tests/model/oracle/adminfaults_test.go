@@ -22,6 +22,7 @@ func TestAdminFaults(t *testing.T) {
 		{"CN-38 of a kind that takes them", outANP(`{action: Pass, to: [{networks: [10.1.2.3/8]}]}`), ""},
 		{"CN-38 names", outCNP(`{action: Accept, to: [{domainNames: [a.b, "*.a-_1.b.", A.B]}, {domainNames: [_a.b]}, {domainNames: ["a.[b"]}, {domainNames: [a]}]}`),
 			"spec.egress[0].to[1] InvalidPeer, spec.egress[0].to[2] InvalidPeer, spec.egress[0].to[3] InvalidPeer"},
+		{"CN-38 names in Baseline", cnp(t, "p", `{tier: Baseline, subject: {namespaces: {}}, egress: [{action: Accept, to: [{networks: [10.0.0.0/8]}, {domainNames: [a.b]}]}]}`), "spec.egress[0].to[1] InvalidPeer"},
 		{"a port name that no pod declares", inANP(`{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: none}]}`), ""},
 		{"CN-32", banp(t, "other", `{subject: {}}`), "metadata.name FeatureNotSupported, spec.subject InvalidSelector void"},
 		{"tier", cnp(t, "p", `{tier: Next, subject: {namespaces: {}}}`), "spec.tier FeatureNotSupported"},
