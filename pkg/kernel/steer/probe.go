@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -19,6 +20,10 @@ import (
 // probeTable is a scratch table. It never has a base chain, because removing one would drop the
 // packets in all queues of this network namespace.
 const probeTable = TableName + "-probe"
+
+// probeTimeout is longer than that of other transactions: the first rule of each kind has the kernel
+// load a module, one after the other, and an agent that cannot probe ends.
+const probeTimeout = 30 * time.Second
 
 // Capabilities are features of the kernel. Nil means supported, an error that wraps
 // errors.ErrUnsupported means not supported, and any other error means unknown.
@@ -52,7 +57,7 @@ type Capabilities struct {
 // First packets wait for it when an agent starts, so it must be fast: it runs no program, and sends
 // only one batch, because the kernel waits for all cores before it discards a batch.
 func Probe(ctx context.Context) (Capabilities, error) {
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	errs, err := tryRules(ctx, probeRules)
 	if err == nil {
