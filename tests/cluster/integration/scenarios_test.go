@@ -88,14 +88,14 @@ func writeSteps(t *testing.T, plane *controlplane.ControlPlane, backend *backend
 			want = append(want, netpol.PolicyName(p))
 		}
 		slices.Sort(want)
-		if got := clusterObjects(t, plane); !slices.Equal(got, want) {
+		if got := clusterObjects(t, plane, backend.Name()); !slices.Equal(got, want) {
 			t.Errorf("after step %s the server has %q, want %q", step.Name, got, want)
 		}
 	}
 }
 
-// clusterObjects returns the names of the administrators' objects.
-func clusterObjects(t *testing.T, plane *controlplane.ControlPlane) []string {
+// clusterObjects returns the names of the administrators' objects, without that of the run.
+func clusterObjects(t *testing.T, plane *controlplane.ControlPlane, run string) []string {
 	t.Helper()
 	client := must[dynamic.Interface](t)(dynamic.NewForConfig(plane.Admin()))
 	var names []string
@@ -104,7 +104,7 @@ func clusterObjects(t *testing.T, plane *controlplane.ControlPlane) []string {
 			Group: "policy.networking.k8s.io", Version: version, Resource: resource,
 		}).List(t.Context(), metav1.ListOptions{}))
 		for _, object := range list.Items {
-			names = append(names, netpol.PolicyName(&object))
+			names = append(names, strings.Replace(netpol.PolicyName(&object), "/"+run+"-", "/", 1))
 		}
 	}
 	slices.Sort(names)
