@@ -20,24 +20,10 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
-	"sigs.k8s.io/kube-network-policies/cmd/internal/removedflags"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
-
-// removedFlags are the flags of assert that made connections in a cluster for tests.
-var removedFlags = removedflags.Table{"probe": useDoctor, "probe-image": useDoctor, "probe-families": useDoctor, "probe-settle": useDoctor}
-
-// removedCommand returns an error for a command of earlier versions.
-func removedCommand(args []string) error {
-	if slices.Contains(args[:min(1, len(args))], "unused") {
-		return errors.New("unused: the command was removed: kubectl netpol list has a column for what is unused")
-	}
-	return nil
-}
-
-const useDoctor = "kubectl netpol doctor makes real connections"
 
 // doctorOptions are the flags of the command doctor.
 type doctorOptions struct {

@@ -486,7 +486,7 @@ func TestDoctorOnlyReads(t *testing.T) {
 	}
 }
 
-func TestDoctorFlags(t *testing.T) {
+func TestDoctorAndWhatItReplaces(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	for command, want := range map[string]string{
 		"doctor -o yaml":               "--output=yaml: must be one of text, json",
@@ -494,6 +494,8 @@ func TestDoctorFlags(t *testing.T) {
 		"doctor":                       "read kubeconfig: ",
 		"assert x.yaml --probe":        "--probe: the flag was removed: kubectl netpol doctor makes real connections",
 		"assert x.yaml --probe-image=": "--probe-image=: the flag was removed",
+		"unused":                       "unused: the command was removed: kubectl netpol list has a column for what is unused",
+		"-n shop unused --days 7":      "unused: the command was removed",
 	} {
 		if code, _, stderr := call(t, "", command); code != exitError || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d, %s, want %s", command, code, stderr, want)

@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	cmd.SetIn(stdin)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	used, err := cmd, errors.Join(removedflags.Kinds.Check(args), removedFlags.Check(args), removedCommand(args))
+	used, err := cmd, errors.Join(removedflags.Kinds.Check(args), removedFlags.Check(args))
 	if err == nil {
 		used, err = cmd.ExecuteContextC(ctx)
 	}
@@ -92,7 +92,7 @@ none; the help of each command says what that means.`,
 		return o.addChart()
 	}
 	cmd.SetVersionTemplate("{{.Version}}\n")
-	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newList(o), newDoctor(o), newFlows(o), newSuggest(o), newConvert(o), newWait(o), newVersion())
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newList(o), newDoctor(o), newFlows(o), newSuggest(o), newConvert(o), newWait(o), newVersion(), newUnused())
 	o.complete(cmd)
 	return cmd
 }
