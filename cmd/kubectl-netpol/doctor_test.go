@@ -214,7 +214,7 @@ func (p *patient) examine(t *testing.T, args ...string) (code int, stdout string
 		}
 		cmd := newDoctorWith(d)
 		var out bytes.Buffer
-		cmd.SetArgs(args)
+		cmd.SetArgs(append([]string{}, args...)) // nil stands for the flags of the test
 		cmd.SetOut(&out)
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		err := cmd.ExecuteContext(ctx)
