@@ -35,6 +35,6 @@ var removedFlags = removedflags.Both(removedflags.Table{
 const (
 	allPods        = "all pods are watched: remove it"
 	byKernel       = "it always depends on the kernel: remove it"
-	collectorsRead = "an OpenTelemetry collector can read what --flow-log writes, see docs/flows.md"
+	collectorsRead = "an OpenTelemetry collector can read what --flow-log writes, see docs/modules/flows.md"
 	inMark         = "--mark is a mask of two bits: write --mark=0x1800 instead of --mark=0x1000 and 0x800 here"
 )

@@ -160,7 +160,7 @@ func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCond
 	return nil
 }
 
-// remedies are what to do about causes of netpol_node_problems. docs/install/README.md has more.
+// remedies are what to do about causes of netpol_node_problems. docs/modules/node-checks.md has more.
 var remedies = map[string]string{
 	"addresses":        "see which pod claims it in the agent's log",
 	"bridge_netfilter": "load br_netfilter and set net.bridge.bridge-nf-call-iptables and -ip6tables to 1",
@@ -200,7 +200,7 @@ func (x *examination) checkNodes() {
 				x.find("node "+name, "its agent only audits policies", "remove --audit once nothing is denied by mistake")
 			}
 			for _, cause := range a.Problems {
-				x.find("node "+name, "its agent reports the problem "+cause, cmp.Or(remedies[cause], "see netpol_node_problems in docs/install/README.md"))
+				x.find("node "+name, "its agent reports the problem "+cause, cmp.Or(remedies[cause], "see netpol_node_problems in docs/modules/node-checks.md"))
 			}
 		}
 	}

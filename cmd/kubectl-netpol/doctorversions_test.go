@@ -84,7 +84,7 @@ func text(t *testing.T, path string) string {
 // Every cause of the node's problems that the documentation has is one for which doctor knows what to
 // do, and no other.
 func TestRemedies(t *testing.T) {
-	_, table, _ := strings.Cut(text(t, "docs/install/README.md"), "| cause | what is found |")
+	_, table, _ := strings.Cut(text(t, "docs/modules/node-checks.md"), "| cause | what is found |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var documented []string
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, -1) {

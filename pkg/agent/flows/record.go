@@ -29,7 +29,7 @@ const (
 	Deny  = "deny"
 )
 
-// Record is a line of JSON that agents serve and log. docs/flows.md describes the fields.
+// Record is a line of JSON that agents serve and log. docs/modules/flows.md describes the fields.
 type Record struct {
 	Type string `json:"type"`
 	// Node is that of the agent.

@@ -17,7 +17,7 @@ import (
 )
 
 // boundsPage has the table of what peers choose.
-const boundsPage = "docs/operations.md"
+const boundsPage = "docs/modules/endpoints.md"
 
 var boundsTable = regexp.MustCompile(`(?s)<!-- bounds -->\n.*?<!-- end -->\n`)
 
