@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/names"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/nodecheck"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/packets"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
@@ -27,6 +28,7 @@ func modules(o *options) []module.Module {
 		bridges(),
 		verdictcache.Module(remembered, &remembered.For),
 		names.Module(o.names),
+		nodecheck.Module(),
 	}
 }
 

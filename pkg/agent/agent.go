@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/nodecheck"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
@@ -43,7 +42,6 @@ type agent struct {
 	manifests *manifests.Source // nil with an API server
 	cni       *cniresults.Cache // nil if addresses of pods are those of their status
 	results   *results
-	node      *nodecheck.Checker
 
 	// What decides packets.
 	enforcer *enforce.Enforcer
@@ -58,7 +56,8 @@ type agent struct {
 	blocks   bool // the blocker has a snapshot; used by its stage only
 	confirms *confirmer
 
-	parts []module.Part // of cfg.Modules
+	parts  []module.Part // of cfg.Modules
+	single module.Single // of parts
 }
 
 // Run enforces policies until ctx ends and leaves the nftables rules in place. If
@@ -126,12 +125,11 @@ func (a *agent) services() stages {
 			return serve(ctx, server, "metrics-bind-address", a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
 		}}},
 		{name: "answers", off: a.cfg.Answers.BindAddress == "", loops: []loop{func(ctx context.Context) error {
-			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, withAgents(a.cfg.Answers.Access, a.cache.MayBeNode, a.parts))
+			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, withAgents(a.cfg.Answers.Access, a.cache.MayBeNode, a.single.Admit))
 		}}},
 		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
 			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)).With("GET /table", http.HandlerFunc(a.table)), a.cfg.ProbeSocket)
 		}}},
-		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
 		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run},
 			ready: because("interfaces", sources.links.Healthy)},
 	}

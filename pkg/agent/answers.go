@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
@@ -42,22 +41,20 @@ func (a *agent) answers() http.Handler {
 
 // withAgents returns access with the agents that a module admits, of nodes that exist: the API server is not
 // asked for other ones.
-func withAgents(access *httpserver.Access, mayBeNode func(name string) bool, parts []module.Part) *httpserver.Access {
+func withAgents(access *httpserver.Access, mayBeNode func(name string) bool, admit func(context.Context, *x509.Certificate) error) *httpserver.Access {
 	with := *access
 	with.Streams = tlskey.IsAgents
 	with.Client = func(ctx context.Context, c *x509.Certificate) error {
 		if !tlskey.IsAgents(c) {
 			return access.Client(ctx, c)
 		}
-		if !mayBeNode(c.Subject.CommonName) {
+		switch {
+		case admit == nil:
+			return errors.New("agents of other nodes may not ask")
+		case !mayBeNode(c.Subject.CommonName):
 			return errors.New("no such node is known")
 		}
-		for _, p := range parts {
-			if p.Admit != nil {
-				return p.Admit(ctx, c)
-			}
-		}
-		return errors.New("agents of other nodes may not ask")
+		return admit(ctx, c)
 	}
 	return &with
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -22,7 +21,7 @@ func TestAgentsOfNodesOnly(t *testing.T) {
 		}
 	}
 	writer, mayBeNode := &httpserver.Access{Client: check("writer")}, func(name string) bool { return name == "node-1" }
-	access := withAgents(writer, mayBeNode, []module.Part{{}, {Admit: check("agent")}})
+	access := withAgents(writer, mayBeNode, check("agent"))
 	agents := []string{"kube-network-policies agent"}
 	for _, tc := range []struct {
 		subject pkix.Name
@@ -39,7 +38,7 @@ func TestAgentsOfNodesOnly(t *testing.T) {
 	if !slices.Equal(checked, []string{"agent node-1", "writer writer-0"}) {
 		t.Errorf("checked %q", checked)
 	}
-	if withAgents(writer, mayBeNode, []module.Part{{}}).Client(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: "node-1", Organization: agents}}) == nil {
+	if withAgents(writer, mayBeNode, nil).Client(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: "node-1", Organization: agents}}) == nil {
 		t.Error("an agent that no module admits may ask")
 	}
 }

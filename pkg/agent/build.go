@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/nodecheck"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
@@ -53,9 +52,6 @@ func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *h
 		open:     sync.OnceFunc(func() { close(ready) }),
 		eval:     newEvaluator(reg),
 		steering: &steering{},
-		// Readiness does not depend on the names that are found on the node: they do not prove
-		// that packets reach the agent.
-		node: nodecheck.New(ctx, nodecheck.Host{Table: steer.TableName, UntrackedCounter: steer.UntrackedCounter}, reg),
 	}
 	if cfg.FailOpen.NoAgent {
 		a.open() // packets need not wait for a snapshot
@@ -110,7 +106,7 @@ func (a *agent) newDecisions() (err error) {
 	if err := a.newParts(); err != nil {
 		return err
 	}
-	if classes := a.classes(); classes != nil {
+	if classes := a.single.Classes; classes != nil {
 		enforcing.AcceptClass, blocking.AcceptedFor = classes.Accept, classes.For
 	}
 	a.blocker, err = conntrack.New(blocking)
@@ -209,7 +205,7 @@ func (a *agent) newCluster() error {
 		Delay:       compileDelay,
 		PodRanges:   a.steering.closeRanges,
 		Contains:    a.confirms.contains,
-		NodeChanged: a.node.Poke,
+		NodeChanged: a.nodeChanged,
 		Misordered:  a.results.misordered,
 		Registerer:  a.reg,
 

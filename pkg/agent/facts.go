@@ -1,16 +1,13 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/nodecheck"
-	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
-
-// steeredCounter is the counter of the table behind netpol_steered_packets_total.
-const steeredCounter = "steered"
 
 // ownNode returns whether the agent's Node must exist. A folder of manifests need not contain
 // it.
@@ -21,8 +18,8 @@ func (c Config) ownNode() clusterwatch.Presence {
 	return clusterwatch.Required
 }
 
-// facts returns the state of the node that nodecheck evaluates.
-func (a *agent) facts() nodecheck.Facts {
+// facts returns what the agent knows about the node.
+func (a *agent) facts() module.Facts {
 	var pods []netip.Addr
 	s, sandboxes := a.steering.latest()
 	if s != nil {
@@ -30,22 +27,23 @@ func (a *agent) facts() nodecheck.Facts {
 	}
 	sandboxed := slices.ContainsFunc(sandboxes, func(addr netip.Addr) bool { return slices.Contains(pods, addr) })
 	leads, known := a.steering.sources.links.LeadsToAny(pods)
-	f := nodecheck.Facts{OwnNode: a.cache.OwnNode(), Pods: pods, Sandboxed: sandboxed, Ranges: a.cache.PodRanges(), Conflicts: a.cache.AddressConflicts(), Unlinked: known && !leads}
-	a.countSteered(&f)
+	f := module.Facts{OwnNode: a.cache.OwnNode(), Pods: pods, Sandboxed: sandboxed, Ranges: a.cache.PodRanges(), Conflicts: a.cache.AddressConflicts(), Unlinked: known && !leads}
+	a.count(&f)
 	return f
 }
 
-// countSteered reads the counter of steered packets before that of received ones, so that a
-// packet between the two is not missing from the second.
-func (a *agent) countSteered(f *nodecheck.Facts) {
-	if a.steering.steerer.HeldByOther() {
-		return
-	}
-	steered, err := nodecheck.Counter(steer.TableName, steeredCounter)
+// count reads the counter of steered packets before that of received ones, so that a packet
+// between the two is not missing from the second.
+func (a *agent) count(f *module.Facts) {
+	other := a.steering.steerer.HeldByOther()
+	ctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
+	defer cancel()
+	steered, untracked, err := a.steering.steerer.Counted(ctx)
 	if err != nil {
 		return // the steerer reports what is wrong with the table
 	}
-	if received, ok := a.place.Received(a.cfg.decides); ok {
+	f.Untracked, f.Counted = untracked, true
+	if received, ok := a.place.Received(a.cfg.decides); ok && !other {
 		f.Holds, f.Steered, f.Received = true, steered, received
 	}
 }

@@ -130,7 +130,7 @@ func (a *agent) notInForce(ctx context.Context) error {
 	if err := a.blocker.Healthy(); err != nil {
 		return err
 	}
-	if classes := a.classes(); classes != nil {
+	if classes := a.single.Classes; classes != nil {
 		return classes.Healthy()
 	}
 	return nil

@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
@@ -22,6 +22,7 @@ func (a *agent) newParts() error {
 		Logger:      a.logger,
 		Registerer:  a.reg,
 		State:       a.state,
+		Facts:       a.facts,
 		Learned:     learnedNames{a},
 		Explain:     a.explain,
 		Resteer:     a.steering.resteer,
@@ -36,31 +37,46 @@ func (a *agent) newParts() error {
 		NodesAt:        func(addr netip.Addr) []string { return a.cache.NodesAt(addr) },
 		SetSandboxesOf: func(node string, newestFirst []cri.Sandbox) { a.cache.SetSandboxesOf(node, newestFirst) },
 	}
+	owners := map[string]string{}
 	for _, m := range a.cfg.Modules {
 		p, err := m.New(core)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
-		a.parts = append(a.parts, p)
-		if p.Observe != nil && a.steering.observe != nil {
-			return fmt.Errorf("%s: another module observes packets", m.Name)
+		if err := a.adopt(m.Name, p.Single, owners); err != nil {
+			return err
 		}
-		a.steering.observe = cmp.Or(p.Observe, a.steering.observe)
+		a.parts = append(a.parts, p)
+	}
+	a.steering.observe = a.single.Observe
+	return nil
+}
+
+// adopt sets the hooks that only one module may have. owners are the modules that have one, by hook.
+func (a *agent) adopt(name string, s module.Single, owners map[string]string) error {
+	mine, theirs := reflect.ValueOf(&a.single).Elem(), reflect.ValueOf(s)
+	for field, hook := range theirs.Fields() {
+		if hook.IsZero() {
+			continue
+		}
+		if other := owners[field.Name]; other != "" {
+			return fmt.Errorf("modules %s and %s both have %s", other, name, field.Name)
+		}
+		owners[field.Name] = name
+		mine.FieldByIndex(field.Index).Set(hook)
 	}
 	return nil
 }
 
-// learnedNames is what modules have learned.
+// learnedNames is what a module has learned.
 type learnedNames struct{ *agent }
 
 // Names implements policy.Learned.
 func (l learnedNames) Names(pod, addr netip.Addr) *policy.Names {
-	for i := range l.parts {
-		if of := l.parts[i].Learned; of != nil {
-			return of.Names(pod, addr)
-		}
+	if l.single.Learned == nil {
+		return nil
 	}
-	return nil
+	return l.single.Learned.Names(pod, addr)
 }
 
 // explain returns what modules know of why egress denied a packet.
@@ -77,20 +93,10 @@ func (a *agent) explain(s *policy.Snapshot, q policy.Query, at time.Time) string
 
 // kernelDecides returns the decision by which the kernel decides packets of a class, and since when.
 func (a *agent) kernelDecides(c packet.Class) (d policy.Decision, since time.Time, ok bool) {
-	if classes := a.classes(); classes != nil {
-		return classes.Decides(c)
+	if a.single.Classes == nil {
+		return d, since, false
 	}
-	return d, since, false
-}
-
-// classes returns the Classes of the module that has any, nil if none has.
-func (a *agent) classes() *module.Classes {
-	for _, p := range a.parts {
-		if p.Classes != nil {
-			return p.Classes
-		}
-	}
-	return nil
+	return a.single.Classes.Decides(c)
 }
 
 // modules returns the stages of the modules, which follow snapshots by prepare and withdraw.
@@ -128,6 +134,15 @@ func (a *agent) filterBridges(filters bool, otherPorts []string) {
 	for _, p := range a.parts {
 		if p.Bridges != nil {
 			p.Bridges(filters, otherPorts)
+		}
+	}
+}
+
+// nodeChanged is called when the Node of the agent appears or disappears.
+func (a *agent) nodeChanged() {
+	for _, p := range a.parts {
+		if p.NodeChanged != nil {
+			p.NodeChanged()
 		}
 	}
 }

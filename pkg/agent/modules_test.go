@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
+	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -63,5 +66,35 @@ func TestModulesBeginBeforeTheCluster(t *testing.T) {
 	}
 	if err := l.ready(); err == nil || !strings.Contains(err.Error(), "not yet") {
 		t.Errorf("ready although a module is not: %v", err)
+	}
+}
+
+// TestOneModuleHasAHook: two modules with the same single hook are an error that names them and the hook.
+func TestOneModuleHasAHook(t *testing.T) {
+	all := reflect.TypeFor[module.Single]()
+	filled := map[string]any{
+		"Classes": &module.Classes{}, "Learned": learnedNames{}, "Observe": &module.Observe{},
+		"Admit": func(context.Context, *x509.Certificate) error { return nil },
+	}
+	of := func(name string, hooks ...string) module.Module {
+		var s module.Single
+		for _, hook := range hooks {
+			reflect.ValueOf(&s).Elem().FieldByName(hook).Set(reflect.ValueOf(filled[hook]))
+		}
+		return module.Module{Name: name, New: func(*module.Core) (module.Part, error) { return module.Part{Single: s}, nil }}
+	}
+	for i := range all.NumField() {
+		hook := all.Field(i).Name
+		for _, other := range slices.Sorted(maps.Keys(filled)) {
+			a := newTestAgent(t, prometheus.NewRegistry())
+			a.cfg.Modules = []module.Module{of("first", hook), of("none"), of("second", other)}
+			err := a.newParts()
+			switch {
+			case other != hook && err != nil:
+				t.Errorf("%s and %s: %v", hook, other, err)
+			case other == hook && (err == nil || !strings.Contains(err.Error(), "modules first and second both have "+hook)):
+				t.Errorf("%s twice: %v", hook, err)
+			}
+		}
 	}
 }

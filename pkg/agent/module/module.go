@@ -29,8 +29,21 @@ type Module struct {
 	New func(*Core) (Part, error)
 }
 
+// Single are hooks that at most one module has: two that have the same are an error.
+type Single struct {
+	// Classes has the kernel decide packets by itself.
+	Classes *Classes
+	// Learned looks up the domain names that pods have learned, for rules that name domains.
+	Learned policy.Learned
+	// Observe has whole packets shown to this module.
+	Observe *Observe
+	// Admit returns nil if the agent of another node with a certificate may ask. Without it none may.
+	Admit func(context.Context, *x509.Certificate) error
+}
+
 // Part is what a module adds to an agent. Nil fields are not used.
 type Part struct {
+	Single
 	// Begin is called before any loop of this module, and before the cluster is read.
 	Begin func(context.Context)
 	// Prepare is called with each snapshot before it decides packets.
@@ -42,30 +55,24 @@ type Part struct {
 	Ready func() error
 	// Tap observes packets.
 	Tap event.Tap
-	// Classes has the kernel decide packets by itself. At most one module has it.
-	Classes *Classes
-	// Learned looks up the domain names that pods have learned, for rules that name domains.
-	Learned policy.Learned
 	// Explain returns what the module knows of why egress denied a packet at that time, "" for nothing.
 	Explain func(s *policy.Snapshot, q policy.Query, at time.Time) string
-	// Observe has whole packets shown to this module, the only one that has it.
-	Observe *Observe
 	// Sandboxes is called with the sandboxes of this node, newest first, when they change. It may keep
 	// the slice.
 	Sandboxes func(newestFirst []cri.Sandbox)
 	// Bridges is called with whether pods of the node are attached to bridges, while sources are checked,
 	// and with the ports of bridges without pods.
 	Bridges func(filters bool, otherPorts []string)
+	// NodeChanged is called when the Node of the agent appears or disappears.
+	NodeChanged func()
 	// Repaired is called after the table was repaired: who has changed it may have changed others.
 	Repaired func()
 	// Loops run until their context ends.
 	Loops []func(context.Context) error
 	// Serve has handlers by their patterns of http.ServeMux. They are reached at the probe socket only.
 	Serve map[string]http.Handler
-	// Answer has handlers of requests by agents of other nodes, and Admit returns nil if the agent with
-	// a certificate may ask. Without Admit none may.
+	// Answer has handlers of requests by agents of other nodes.
 	Answer map[string]http.Handler
-	Admit  func(context.Context, *x509.Certificate) error
 }
 
 // Classes are classes of packets that the kernel decides without the agent.
@@ -98,9 +105,10 @@ type Core struct {
 	// Logger and Registerer are for logs and metrics of modules.
 	Logger     klog.Logger
 	Registerer prometheus.Registerer
-	// State describes the agent.
+	// State describes the agent, and Facts what it knows about its node.
 	State func() State
-	// Learned and Explain are those of all modules.
+	Facts func() Facts
+	// Learned is that of the module that has it, and Explain that of all modules.
 	Learned policy.Learned
 	Explain func(s *policy.Snapshot, q policy.Query, at time.Time) string
 	// Resteer has Observe.Between called again, after its result has changed.
@@ -122,6 +130,34 @@ type Core struct {
 	// the sandboxes of one.
 	NodesAt        func(netip.Addr) []string
 	SetSandboxesOf func(node string, newestFirst []cri.Sandbox)
+}
+
+// Facts are what the agent knows about its node. Each of them may look right by itself while
+// nothing is enforced, because they contradict each other.
+type Facts struct {
+	// OwnNode says why the pods of the agent's node name may not be those of this machine. It
+	// is nil if they are.
+	OwnNode error
+	// Pods are the addresses of the node's pods.
+	Pods []netip.Addr
+	// Sandboxed is set if the CNI cache contains an address of Pods. The addresses of new pods
+	// are then known before the pods run, and Ranges need not contain them.
+	Sandboxed bool
+	// Ranges are the pod CIDRs of the Node.
+	Ranges []netip.Prefix
+	// Conflicts is the number of addresses that the statuses of pods or nodes claim although
+	// they belong to another object.
+	Conflicts int
+	// Unlinked is set if interfaces and routes are known and no interface leads to a pod.
+	Unlinked bool
+	// Untracked is the number of packets of pods that were decided without connection tracking
+	// (NOTRACK), if Counted is set.
+	Untracked uint64
+	Counted   bool
+	// Holds is set while the agent holds the table and has read Steered, the number of packets
+	// that the table sent to queues, and Received, the number that reached the agent's queues.
+	Holds             bool
+	Steered, Received uint64
 }
 
 // Connection is a connection that the kernel tracks.

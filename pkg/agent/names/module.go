@@ -92,12 +92,11 @@ func newPart(cfg Config, only []netip.AddrPort, core *module.Core) (part module.
 	}
 	part = module.Part{
 		Prepare: func(s *policy.Snapshot) { table.Keep(owners(s)) },
-		Learned: table,
 		Explain: table.Why,
-		Observe: &module.Observe{
+		Single: module.Single{Learned: table, Observe: &module.Observe{
 			Between: func(s *policy.Snapshot) ([]netip.Addr, []netip.AddrPort) { return s.SelectedForNames(), *found.Load() },
 			Packet:  table.Observe,
-		},
+		}},
 		Loops: []func(context.Context) error{finder.Run},
 	}
 	if cfg.SnapshotCache == "" {

@@ -35,7 +35,7 @@ func Module(kernel Kernel, allowedFor *time.Duration) module.Module {
 			})
 			return module.Part{
 				Tap: c.Tap, Withdraw: c.Changed, Loops: []func(context.Context) error{c.Run},
-				Classes: &module.Classes{Accept: c.Remember, For: *allowedFor, Decides: c.Remembers, Healthy: c.Healthy},
+				Single: module.Single{Classes: &module.Classes{Accept: c.Remember, For: *allowedFor, Decides: c.Remembers, Healthy: c.Healthy}},
 			}, nil
 		},
 	}

@@ -110,11 +110,18 @@ var tableMetrics = map[string]struct {
 }{
 	steeredCounter:       {steeredDesc, []string{"decide"}},
 	auditCounter:         {steeredDesc, []string{"audit"}},
-	UntrackedCounter:     {untrackedDesc, nil},
+	untrackedCounter:     {untrackedDesc, nil},
 	forgedSourcesCounter: {droppedDesc, []string{"forged_source"}},
 	tunnelsCounter:       {droppedDesc, []string{"tunnel"}},
 	linksCounter:         {droppedDesc, []string{"link"}},
 	copiedMarksCounter:   {copiedMarksDesc, nil},
+}
+
+// Counted returns how many packets the table sent to queues, and how many of them other software keeps
+// from connection tracking.
+func (s *Steerer) Counted(ctx context.Context) (steered, untracked uint64, err error) {
+	packets, err := s.kernel.counters(ctx)
+	return packets[steeredCounter], packets[untrackedCounter], err
 }
 
 // countersCollector reads the counters of the table at each scrape. There are no samples while they

@@ -27,9 +27,9 @@ const (
 	blockedChain  = "prerouting-blocked"
 
 	steeredCounter = "steered"
-	// UntrackedCounter counts queued packets that other software keeps from connection tracking
+	// untrackedCounter counts queued packets that other software keeps from connection tracking
 	// (NOTRACK): replies among them are decided like first packets.
-	UntrackedCounter = "untracked"
+	untrackedCounter = "untracked"
 )
 
 // hookPoint is a hook at which packets are queued, with three base chains in a row. A packet that
@@ -433,7 +433,7 @@ func divertRules(cfg Config) []rule.Rule { return cfg.queueRules(cfg.deciding())
 
 func (c Config) queueRules(queues queuenum.Range) []rule.Rule {
 	return []rule.Rule{
-		{rule.CTState.Any(rule.Untracked), rule.Counter(UntrackedCounter)},
+		{rule.CTState.Any(rule.Untracked), rule.Counter(untrackedCounter)},
 		{rule.Counter(steeredCounter), rule.Queue{First: queues.First, Count: queues.Count, Bypass: c.Bypass}},
 		{rule.Drop}, // not reached while the rule above is complete
 	}

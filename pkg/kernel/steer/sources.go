@@ -132,7 +132,7 @@ func forwardedRules() []rule.Rule {
 }
 
 // tableCounters are the names of the table's counters.
-var tableCounters = []string{steeredCounter, UntrackedCounter, auditCounter, forgedSourcesCounter, tunnelsCounter, linksCounter, copiedMarksCounter}
+var tableCounters = []string{steeredCounter, untrackedCounter, auditCounter, forgedSourcesCounter, tunnelsCounter, linksCounter, copiedMarksCounter}
 
 // addSources adds the contents of the sets for the source check.
 func (c contents) addSources(s Sets) {

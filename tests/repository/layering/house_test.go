@@ -68,7 +68,7 @@ func TestWrongImportsAreNoticed(t *testing.T) {
 		{"pkg/engine/policy", "pkg/agent/names"},
 		{"pkg/agent/flows", "pkg/agent/packets"},
 		{"pkg/agent/verdictcache", "pkg/agent/names"},
-		{"pkg/kernel/steer", "pkg/kernel/nodecheck"},
+		{"pkg/kernel/steer", "pkg/agent/nodecheck"},
 	} {
 		t.Run(tt.from+" > "+tt.to, func(t *testing.T) {
 			mutant := maps.Clone(graph)

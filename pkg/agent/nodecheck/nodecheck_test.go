@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 )
 
 // fake is a node whose state a test can replace.
@@ -109,9 +111,10 @@ func TestBridgeThatComesLater(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var lines []string
 		ctx = klog.NewContext(ctx, funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
-		c := New(ctx, node, reg)
+		c := New(node, func() module.Facts { return module.Facts{} }, reg)
+		c.Begin(ctx)
 		ended := make(chan error)
-		go func() { ended <- c.Run(ctx, func() Facts { return Facts{} }) }()
+		go func() { ended <- c.Run(ctx) }()
 		for _, step := range []struct {
 			found      []Problem
 			bridges    int // number of bridge problems
@@ -149,19 +152,19 @@ func TestBridgeThatComesLater(t *testing.T) {
 // There is a problem while the counter of untracked packets grows, and no longer.
 func TestUntracked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFake()
-		node.Store(&State{Untracked: 7, Counted: true}) // counted for an earlier agent
-		reg := prometheus.NewRegistry()
+		var facts atomic.Pointer[module.Facts]
+		facts.Store(&module.Facts{Untracked: 7, Counted: true}) // counted for an earlier agent
 		ctx, stop := context.WithCancel(t.Context())
-		c := New(ctx, node, reg)
+		c := New(newFake(), func() module.Facts { return *facts.Load() }, prometheus.NewRegistry())
+		c.Begin(ctx)
 		ended := make(chan error)
-		go func() { ended <- c.Run(ctx, func() Facts { return Facts{} }) }()
+		go func() { ended <- c.Run(ctx) }()
 		for _, step := range []struct {
 			packets uint64
 			counted bool
 			want    float64
 		}{{7, true, 0}, {8, true, 1}, {9, true, 1}, {9, true, 0}, {0, false, 0}, {9, true, 0}, {0, true, 0}, {1, true, 1}} {
-			node.Store(&State{Untracked: step.packets, Counted: step.counted})
+			facts.Store(&module.Facts{Untracked: step.packets, Counted: step.counted})
 			time.Sleep(interval)
 			synctest.Wait()
 			if got := testutil.ToFloat64(c.gauge.WithLabelValues(string(Untracked))); got != step.want {

@@ -4,50 +4,28 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 )
 
-// Facts are what the agent knows about its node. Each of them may look right by itself while
-// nothing is enforced, because they contradict each other.
-type Facts struct {
-	// OwnNode says why the pods of the agent's node name may not be those of this machine. It
-	// is nil if they are.
-	OwnNode error
-	// Pods are the addresses of the node's pods.
-	Pods []netip.Addr
-	// Sandboxed is set if the CNI cache contains an address of Pods. The addresses of new pods
-	// are then known before the pods run, and Ranges need not contain them.
-	Sandboxed bool
-	// Ranges are the pod CIDRs of the Node.
-	Ranges []netip.Prefix
-	// Conflicts is the number of addresses that the statuses of pods or nodes claim although
-	// they belong to another object.
-	Conflicts int
-	// Unlinked is set if interfaces and routes are known and no interface leads to a pod.
-	Unlinked bool
-	// Holds is set while the agent holds the table and has read Steered, the number of packets
-	// that the table sent to queues, and Received, the number that reached the agent's queues.
-	Holds             bool
-	Steered, Received uint64
-}
-
-// comparison compares Facts with the previous ones. Except for OwnNode it reports a problem only
+// comparison compares facts with the previous ones. Except for OwnNode it reports a problem only
 // if it finds it twice in a row: for a while a terminating pod may have an address without an
 // interface, or one that already belongs to another pod, and packets may be on their way to a
 // queue.
 type comparison struct {
-	previous Facts
+	previous module.Facts
 	suspects []Problem // found the last time
 	problems []Problem
 }
 
 // checkOwnNodeAgain returns the problems after checking only those of the agent's own Node again.
-func (c *comparison) checkOwnNodeAgain(now Facts) []Problem {
+func (c *comparison) checkOwnNodeAgain(now module.Facts) []Problem {
 	rest := slices.DeleteFunc(slices.Clone(c.problems), func(p Problem) bool { return p.Cause == OwnNode })
 	return append(checkOwnNode(now), rest...)
 }
 
 // check checks all facts and returns the problems.
-func (c *comparison) check(now Facts) []Problem {
+func (c *comparison) check(now module.Facts) []Problem {
 	var suspects []Problem
 	if len(now.Pods) > 0 {
 		suspects = append(suspects, checkLinks(now)...)
@@ -69,21 +47,21 @@ func (c *comparison) suspected(cause Cause) bool {
 	return slices.ContainsFunc(c.suspects, func(p Problem) bool { return p.Cause == cause })
 }
 
-func checkOwnNode(now Facts) []Problem {
+func checkOwnNode(now module.Facts) []Problem {
 	if now.OwnNode == nil {
 		return nil
 	}
 	return []Problem{{OwnNode, now.OwnNode.Error()}}
 }
 
-func checkLinks(now Facts) []Problem {
+func checkLinks(now module.Facts) []Problem {
 	if !now.Unlinked {
 		return nil
 	}
 	return []Problem{{PodInterface, "no route"}}
 }
 
-func checkRanges(now Facts) []Problem {
+func checkRanges(now module.Facts) []Problem {
 	within := func(a netip.Addr) bool {
 		return slices.ContainsFunc(now.Ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 	}
@@ -93,7 +71,7 @@ func checkRanges(now Facts) []Problem {
 	return []Problem{{PodRanges, fmt.Sprint("podCIDRs ", now.Ranges)}}
 }
 
-func checkConflicts(now Facts) []Problem {
+func checkConflicts(now module.Facts) []Problem {
 	if now.Conflicts == 0 {
 		return nil
 	}
@@ -101,7 +79,7 @@ func checkConflicts(now Facts) []Problem {
 }
 
 // checkQueue suspects the queues if packets were sent to them and none arrived, until one does.
-func (c *comparison) checkQueue(now Facts) []Problem {
+func (c *comparison) checkQueue(now module.Facts) []Problem {
 	grown := now.Steered > c.previous.Steered || c.suspected(Queue)
 	if !now.Holds || !c.previous.Holds || now.Received != c.previous.Received || !grown {
 		return nil

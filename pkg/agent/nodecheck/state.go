@@ -7,10 +7,6 @@ import (
 // State is what Node finds.
 type State struct {
 	Problems []Problem
-	// Untracked is the number of packets of pods that were decided without connection tracking
-	// (NOTRACK), if Counted is set.
-	Untracked uint64
-	Counted   bool
 }
 
 // maxProblems bounds the problems of each cause.

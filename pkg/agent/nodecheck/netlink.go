@@ -57,17 +57,6 @@ func (s *State) readHelpers() error {
 	})
 }
 
-// Counter returns the packets of a counter in a table of the family inet, 0 if there is none.
-func Counter(table, name string) (packets uint64, err error) {
-	err = listNftables(unix.NFT_MSG_GETOBJ, unix.NFPROTO_INET, func(_ uint8, object []byte) {
-		value := attribute(attribute(object, unix.NFTA_OBJ_DATA), unix.NFTA_COUNTER_PACKETS)
-		if text(object, unix.NFTA_OBJ_TABLE) == table && text(object, unix.NFTA_OBJ_NAME) == name && len(value) == 8 {
-			packets = binary.BigEndian.Uint64(value)
-		}
-	})
-	return packets, err
-}
-
 // readForwards finds rules that forward packets to another interface before the IP hooks.
 func (s *State) readForwards() error {
 	found := false

@@ -11,18 +11,11 @@ import (
 )
 
 // Host is the node of this process. It reads the network namespace and changes nothing.
-type Host struct {
-	// Table is the name of the agent's table in the family inet, and UntrackedCounter that of
-	// its counter of untracked packets.
-	Table, UntrackedCounter string
-}
+type Host struct{}
 
 // State implements Node.
-func (h Host) State() State {
-	var s State
-	untracked, err := Counter(h.Table, h.UntrackedCounter)
-	s.Untracked, s.Counted = untracked, err == nil
-	for _, err := range []error{err, s.readLinks(), s.readChains(), s.readFlowtables(), s.readHelpers(), s.readForwards()} {
+func (Host) State() (s State) {
+	for _, err := range []error{s.readLinks(), s.readChains(), s.readFlowtables(), s.readHelpers(), s.readForwards()} {
 		if err != nil {
 			s.add(Unknown, err.Error())
 		}

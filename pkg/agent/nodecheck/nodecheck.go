@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 )
 
@@ -78,6 +79,7 @@ type Checker struct {
 	// untracked is the count of untracked packets at the last look that counted them, valid if counted is set.
 	untracked uint64
 	counted   bool
+	read      func() module.Facts
 	facts     comparison
 	poked     chan struct{}
 
@@ -85,20 +87,34 @@ type Checker struct {
 	health error
 }
 
-// New checks a node, and logs and exports its problems. The metric has a series for each cause.
-func New(ctx context.Context, node Node, reg prometheus.Registerer) *Checker {
-	c := &Checker{node: node, poked: make(chan struct{}, 1), gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+// Module returns the module that checks this node.
+func Module() module.Module {
+	return module.Module{Name: "nodecheck", New: func(core *module.Core) (module.Part, error) {
+		c := New(Host{}, core.Facts, core.Registerer)
+		// Readiness does not depend on the names that are found on the node: they do not prove
+		// that packets reach the agent.
+		return module.Part{Begin: c.Begin, NodeChanged: c.Poke, Ready: c.Healthy, Loops: []func(context.Context) error{c.Run}}, nil
+	}}
+}
+
+// New returns a Checker of a node and of the facts that read returns. The metric has a series for each cause.
+func New(node Node, read func() module.Facts, reg prometheus.Registerer) *Checker {
+	c := &Checker{node: node, read: read, poked: make(chan struct{}, 1), gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "netpol_node_problems",
 		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause.",
 	}, []string{"cause"})}
 	reg.MustRegister(c.gauge)
-	c.look(ctx)
-	c.export()
 	return c
 }
 
-// Run checks the node and the facts that read returns every minute until ctx ends.
-func (c *Checker) Run(ctx context.Context, read func() Facts) error {
+// Begin checks the node, and logs and exports its problems.
+func (c *Checker) Begin(ctx context.Context) {
+	c.look(ctx, c.read())
+	c.export()
+}
+
+// Run checks the node and the facts every minute until ctx ends.
+func (c *Checker) Run(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -106,10 +122,11 @@ func (c *Checker) Run(ctx context.Context, read func() Facts) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.poked:
-			c.report(ctx, c.facts.checkOwnNodeAgain(read()))
+			c.report(ctx, c.facts.checkOwnNodeAgain(c.read()))
 		case <-ticker.C:
-			c.look(ctx)
-			c.report(ctx, c.facts.check(read()))
+			facts := c.read()
+			c.look(ctx, facts)
+			c.report(ctx, c.facts.check(facts))
 		}
 		c.export()
 	}
@@ -128,20 +145,19 @@ func (c *Checker) Healthy() error {
 }
 
 // look checks the node, and logs new problems.
-func (c *Checker) look(ctx context.Context) {
-	state := c.node.State()
-	found := state.Problems
-	if state.Counted {
-		if c.counted && state.Untracked > c.untracked {
+func (c *Checker) look(ctx context.Context, now module.Facts) {
+	found := c.node.State().Problems
+	if now.Counted {
+		if c.counted && now.Untracked > c.untracked {
 			found = append(found, Problem{Untracked, "netpol_untracked_packets_total grows"})
 		}
-		c.counted, c.untracked = true, state.Untracked
+		c.counted, c.untracked = true, now.Untracked
 	}
 	log(ctx, newProblems(found, c.nodeProblems))
 	c.nodeProblems = found
 }
 
-// report logs new problems among those found in Facts.
+// report logs new problems among those found in facts.
 func (c *Checker) report(ctx context.Context, found []Problem) {
 	log(ctx, newProblems(found, c.facts.problems))
 	c.facts.problems = found
