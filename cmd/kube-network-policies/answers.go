@@ -8,7 +8,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
-	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/holder"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
@@ -17,13 +16,13 @@ import (
 
 // setAnswers sets what --status-bind-address needs: the writer that may ask, by the API server of
 // config, and how this agent proves itself, by the key in a file.
-func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *rest.Config, keyFile string) error {
-	if cfg.Answers.BindAddress == "" {
+func (o *options) setAnswers(ctx context.Context, node string, config *rest.Config, keyFile string) error {
+	if o.serve.AnswersBindAddress == "" {
 		return nil
 	}
 	namespace, err := o.Namespace()
 	if err != nil {
-		return command.FlagError("status-bind-address", cfg.Answers.BindAddress, "needs the namespace of the status writer (%v)", err)
+		return command.FlagError("status-bind-address", o.serve.AnswersBindAddress, "needs the namespace of the status writer (%v)", err)
 	}
 	coordination, err := apiclient.New(config, nil, coordinationv1.SchemeGroupVersion)
 	if err != nil {
@@ -31,12 +30,12 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	}
 	writer := holder.New(apiclient.Leases(coordination, namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
 	access := &httpserver.Access{Client: writer.Check, Named: writer.Named}
-	cfg.Answers.Access = access
-	certificate, err := tlskey.OfAgent(cfg.NodeName, keyFile)
+	o.serve.AnswersAccess = access
+	certificate, err := tlskey.OfAgent(node, keyFile)
 	if err != nil {
 		// Enforcement does not depend on the key. Who asks this agent learns that it has none.
 		klog.FromContext(ctx).Info("This agent cannot prove itself to the status writer and to other agents, and asks none for new pods: the key that an init container makes cannot be read", "err", err)
-		if certificate, err = tlskey.SelfSigned(cfg.NodeName); err != nil {
+		if certificate, err = tlskey.SelfSigned(node); err != nil {
 			return err
 		}
 		access.Certificate = httpserver.Fixed(certificate)

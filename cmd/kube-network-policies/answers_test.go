@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
@@ -29,20 +28,20 @@ func TestAgentWithoutAKeyStarts(t *testing.T) {
 			}
 			o := newOptions()
 			o.Kubeconfig = "x" // outside of the cluster
-			cfg := agent.Config{NodeName: "node-1", Answers: agent.Answers{BindAddress: ":9082"}}
-			if err := o.setAnswers(t.Context(), &cfg, &rest.Config{Host: "https://127.0.0.1:1"}, file); err != nil {
+			o.serve.AnswersBindAddress = ":9082"
+			if err := o.setAnswers(t.Context(), "node-1", &rest.Config{Host: "https://127.0.0.1:1"}, file); err != nil {
 				t.Fatal(err)
 			}
-			served, err := cfg.Answers.Access.Certificate(nil)
+			served, err := o.serve.AnswersAccess.Certificate(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.client, o.cfg.Answers = &rest.Config{Host: "https://127.0.0.1:1"}, cfg.Answers
+			o.client = &rest.Config{Host: "https://127.0.0.1:1"}
 			others, err := o.peers("node-1")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if asks := others.Agents != nil; asks != tc.key || tlskey.IsAgents(served.Leaf) != tc.key || cfg.Answers.Access.Client == nil {
+			if asks := others.Agents != nil; asks != tc.key || tlskey.IsAgents(served.Leaf) != tc.key || o.serve.AnswersAccess.Client == nil {
 				t.Errorf("it asks other agents: %v, and its certificate is of %v", asks, served.Leaf.Subject)
 			}
 		})

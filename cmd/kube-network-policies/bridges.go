@@ -10,7 +10,7 @@ import (
 // bridges returns the module that filters frames at bridges.
 func bridges() module.Module {
 	return module.Module{Name: "bridges", New: func(core *module.Core) (module.Part, error) {
-		f, err := bridgefilter.New(core.Registerer)
+		f, err := bridgefilter.New(core.Registry)
 		if err != nil {
 			return module.Part{}, err
 		}

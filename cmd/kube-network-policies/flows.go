@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
-	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/serve"
 )
 
 const (
@@ -33,7 +33,7 @@ type flowsOptions struct {
 }
 
 func newFlowsOptions() *flowsOptions {
-	return &flowsOptions{socket: agent.DefaultSocket, in: os.Stdin, out: os.Stdout}
+	return &flowsOptions{socket: serve.DefaultSocket, in: os.Stdin, out: os.Stdout}
 }
 
 func (o *flowsOptions) AddFlags(fs *pflag.FlagSet) {
@@ -102,7 +102,7 @@ func whenPipeEnds(in *os.File, end func()) {
 func (o *flowsOptions) read(ctx context.Context) ([]flows.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, flowsTimeout)
 	defer cancel()
-	answer, err := agent.Get(ctx, o.socket, flows.Path+"?"+o.filter.Values().Encode())
+	answer, err := serve.Get(ctx, o.socket, flows.Path+"?"+o.filter.Values().Encode())
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/nodecheck"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/packets"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/serve"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/apiclient"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
@@ -22,6 +23,7 @@ func modules(o *options) []module.Module {
 	remembered := &steer.Remembered{For: 30 * time.Second}
 	o.cfg.Table = []steer.Part{remembered}
 	return []module.Module{
+		serve.Module(&o.serve),
 		packets.Module(),
 		flows.Module(),
 		newpods.Module(o.peers),
@@ -45,7 +47,7 @@ func (o *options) peers(node string) (p newpods.Peers, err error) {
 	if err != nil {
 		return p, err
 	}
-	_, port, err := net.SplitHostPort(o.cfg.Answers.BindAddress)
+	_, port, err := net.SplitHostPort(o.serve.AnswersBindAddress)
 	return newpods.Peers{Agents: newpods.NewAgents(apiclient.Pods(core, namespace), node, o.key.Leaf), Certificate: o.key, Port: port}, err
 }
 

@@ -32,7 +32,7 @@ func TestModulesChangeNoResult(t *testing.T) {
 	results := func(t *testing.T, used ...module.Module) (all []event.Result) {
 		var cfg enforce.Config
 		for _, m := range used {
-			part, err := m.New(&module.Core{Registerer: prometheus.NewRegistry()})
+			part, err := m.New(&module.Core{Registry: prometheus.NewRegistry()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +63,7 @@ func TestModulesChangeNoResult(t *testing.T) {
 	}
 	o := newOptions()
 	o.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
-	o.client, o.key, o.Kubeconfig, o.cfg.Answers.BindAddress = &rest.Config{}, certificate, "x", ":9082" // newpods asks other agents
+	o.client, o.key, o.Kubeconfig, o.serve.AnswersBindAddress = &rest.Config{}, certificate, "x", ":9082" // newpods asks other agents
 	want := results(t)
 	for i, m := range o.modules {
 		t.Run(m.Name, func(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/serve"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -37,6 +39,7 @@ const (
 type options struct {
 	command.Shared
 	cfg     agent.Config
+	serve   serve.Config
 	modules []module.Module
 
 	// For modules, set by config; nil with manifests.
@@ -69,8 +72,8 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(command.Items(c.PodTunnels.ParsePodTunnel), "pod-tunnels", "`TUNNELS` of this node into which its pods may send, each udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
 	fs.TextVar(&c.FailOpen, "fail-open", c.FailOpen, "`CASES` in which packets of selected pods are accepted instead of dropped: no-agent (none runs, or it has not read the cluster yet), queue-full, unknown-packet (it cannot be parsed, or its pod stays unknown), internal-error (its evaluation panics)")
 	fs.TextVar(&c.PodAddressSource, "pod-address-source", c.PodAddressSource, "where addresses of new pods of this node are learned: the `FOLDER` where the container runtime keeps the results of network plugins (not ready while it cannot be read), status (seconds later), or auto: /var/lib/cni/results if it is there, and the status")
-	fs.Var(command.Checked(&c.Answers.BindAddress, command.IsEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
-	fs.StringVar(&c.ProbeSocket, "probe-socket", c.ProbeSocket, "`PATH` of a unix socket for the commands probe and flows; empty means none")
+	fs.Var(command.Checked(&o.serve.AnswersBindAddress, command.IsEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
+	fs.StringVar(&o.serve.ProbeSocket, "probe-socket", o.serve.ProbeSocket, "`PATH` of a unix socket for the commands probe and flows; empty means none")
 	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, so that an agent enforces it until the API server has answered, and, with .names behind it, the file of the domain names that pods have learned; without its folder nothing is kept. Empty keeps none")
 	for _, m := range o.modules {
 		if m.Flags != nil {
@@ -114,7 +117,7 @@ func (o *options) Validate(args []string) error {
 		{"kubeconfig", o.Kubeconfig, o.Kubeconfig != ""},
 		{"metrics-tls", o.MetricsTLS, o.MetricsTLS != command.TLSOff},
 		{"snapshot-cache", c.SnapshotCache, c.SnapshotCache != ""},
-		{"status-bind-address", c.Answers.BindAddress, c.Answers.BindAddress != ""},
+		{"status-bind-address", o.serve.AnswersBindAddress, o.serve.AnswersBindAddress != ""},
 	} {
 		if f.needs && c.Manifests != "" {
 			errs = append(errs, command.FlagError(f.flag, f.value, "needs an API server, and cannot be used together with --manifests=%s", c.Manifests))
@@ -127,7 +130,7 @@ func (o *options) Validate(args []string) error {
 func (o *options) config(ctx context.Context) (cfg agent.Config, err error) {
 	cfg = o.cfg
 	cfg.Kinds, cfg.Features, cfg.Audit = o.AdminKinds(), o.Features, o.Audit
-	cfg.MetricsBindAddress = o.MetricsBindAddress
+	o.serve.MetricsBindAddress = o.MetricsBindAddress
 	if cfg.NodeName == "" {
 		name, err := os.Hostname()
 		if err != nil {
@@ -141,10 +144,10 @@ func (o *options) config(ctx context.Context) (cfg agent.Config, err error) {
 	if o.client, err = o.Client(); err != nil {
 		return cfg, err
 	}
-	if cfg.MetricsAccess, err = o.MetricsTLS.Access(ctx, o.client, cfg.NodeName); err != nil {
+	if o.serve.MetricsAccess, err = o.MetricsTLS.Access(ctx, o.client, cfg.NodeName); err != nil {
 		return cfg, err
 	}
-	if err = o.setAnswers(ctx, &cfg, o.client, tlskey.File); err != nil {
+	if err = o.setAnswers(ctx, cfg.NodeName, o.client, tlskey.File); err != nil {
 		return cfg, err
 	}
 	o.api, err = clusterwatch.Connect(o.client)
@@ -164,6 +167,6 @@ func (o *options) Run(ctx context.Context) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	cfg.Modules = o.modules
+	cfg.Registry, cfg.Modules = httpserver.NewRegistry(), o.modules
 	return agent.Run(ctx, cfg)
 }

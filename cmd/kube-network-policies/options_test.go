@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command/commandtest"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/serve"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
@@ -21,7 +22,7 @@ func parseAgent(args ...string) (*options, error) {
 }
 
 // configOf returns the configuration that args make.
-func configOf(t *testing.T, args ...string) agent.Config {
+func configOf(t *testing.T, args ...string) (agent.Config, serve.Config) {
 	t.Helper()
 	o, err := parseAgent(append([]string{"--manifests=.", "--hostname-override=n"}, args...)...)
 	if err != nil {
@@ -31,7 +32,7 @@ func configOf(t *testing.T, args ...string) agent.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cfg
+	return cfg, o.serve
 }
 
 func TestWrongFlags(t *testing.T) {
@@ -126,15 +127,17 @@ func TestRemovedCommands(t *testing.T) {
 }
 
 func TestConfigOfOptions(t *testing.T) {
-	cfg := configOf(t, "--hostname-override=Node1", "--nfqueue-id=7", "--mark=0x2200", "--remember-verdicts=1m",
+	cfg, served := configOf(t, "--hostname-override=Node1", "--nfqueue-id=7", "--mark=0x2200", "--remember-verdicts=1m",
 		"--fail-open=queue-full,internal-error", "--feature-gates=SCTP=false", "--logging-format=json", "--pod-address-source=/cni",
 		"--tunnel-ports=8285,1", "--pod-tunnels=gre,udp/8472", "--source-check-exempt=net*", "--probe-socket=/p", "--audit", "--metrics-bind-address=:1")
 	want := agent.Config{
 		NodeName: "node1", Version: buildversion.Version(), Manifests: ".", Queue: 7, Marks: steer.Marks{Decided: 0x2000, Lower: 0x200}, Table: []steer.Part{&steer.Remembered{For: time.Minute}},
 		FailOpen: agent.FailOpen{QueueFull: true, InternalError: true},
 		Features: compile.Features{EndPort: true, Nodes: true, DomainNames: true}, PodAddressSource: "/cni", TunnelPorts: []uint16{8285, 1},
-		PodTunnels: agent.PodTunnels{Ports: []uint16{8472}, Protocols: []uint8{47}}, SourceCheckExempt: []string{"net*"},
-		ProbeSocket: "/p", Audit: true, MetricsBindAddress: ":1",
+		PodTunnels: agent.PodTunnels{Ports: []uint16{8472}, Protocols: []uint8{47}}, SourceCheckExempt: []string{"net*"}, Audit: true,
+	}
+	if wantServed := (serve.Config{ProbeSocket: "/p", MetricsBindAddress: ":1"}); served != wantServed {
+		t.Errorf("served %+v, want %+v", served, wantServed)
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got\n%+v, want\n%+v", cfg, want)
@@ -144,7 +147,7 @@ func TestConfigOfOptions(t *testing.T) {
 func TestAdminPoliciesFlag(t *testing.T) {
 	for args, want := range map[string]int{"": 0, "--admin-policies=false": 0, "--admin-policies": len(compile.Kinds) - 1} {
 		t.Run(args, func(t *testing.T) {
-			if cfg := configOf(t, strings.Fields(args)...); len(cfg.Kinds) != want || slices.Contains(cfg.Kinds, compile.KindNetworkPolicy) {
+			if cfg, _ := configOf(t, strings.Fields(args)...); len(cfg.Kinds) != want || slices.Contains(cfg.Kinds, compile.KindNetworkPolicy) {
 				t.Errorf("kinds %v, want %d of administrators' policies", cfg.Kinds, want)
 			}
 		})
@@ -153,10 +156,13 @@ func TestAdminPoliciesFlag(t *testing.T) {
 
 // Nothing fails open by default.
 func TestDefaults(t *testing.T) {
-	cfg := configOf(t)
+	cfg, served := configOf(t)
 	want := agent.Config{
 		NodeName: "n", Version: buildversion.Version(), Manifests: ".", Queue: 7100, Marks: steer.DefaultMarks, Table: []steer.Part{&steer.Remembered{For: 30 * time.Second}}, Features: compile.AllFeatures(),
-		PodAddressSource: agent.PodAddressAuto, MetricsBindAddress: ":9080",
+		PodAddressSource: agent.PodAddressAuto,
+	}
+	if wantServed := (serve.Config{MetricsBindAddress: ":9080"}); served != wantServed {
+		t.Errorf("served %+v, want %+v", served, wantServed)
 	}
 	if !reflect.DeepEqual(cfg, want) {
 		t.Errorf("got\n%+v, want\n%+v", cfg, want)

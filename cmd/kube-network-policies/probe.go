@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/command"
-	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/serve"
 )
 
 const (
@@ -33,7 +33,7 @@ type probeOptions struct {
 	endpoint string
 }
 
-func newProbeOptions() *probeOptions { return &probeOptions{socket: agent.DefaultSocket} }
+func newProbeOptions() *probeOptions { return &probeOptions{socket: serve.DefaultSocket} }
 
 func (o *probeOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.socket, "probe-socket", o.socket, "`PATH` of the socket of the agent to ask, its --probe-socket")
@@ -58,5 +58,5 @@ func (o *probeOptions) Run(ctx context.Context) error {
 	if slices.Contains(printedEndpoints, o.endpoint) {
 		out = os.Stdout
 	}
-	return agent.Probe(ctx, o.socket, o.endpoint, out)
+	return serve.Probe(ctx, o.socket, o.endpoint, out)
 }

@@ -4,17 +4,17 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/serve"
 )
 
 // In the container of an agent, probe needs no flag.
 func TestProbeOptions(t *testing.T) {
 	for args, want := range map[string]string{ // the socket, or a part of the error
-		"readyz":                      agent.DefaultSocket,
+		"readyz":                      serve.DefaultSocket,
 		"livez --probe-socket=/run/x": "/run/x",
 		"livez --probe-socket=":       "--probe-socket=: must not be empty",
-		"metrics":                     agent.DefaultSocket,
-		"table":                       agent.DefaultSocket,
+		"metrics":                     serve.DefaultSocket,
+		"table":                       serve.DefaultSocket,
 		"":                            "must be livez, readyz, metrics or table",
 		"flows":                       "must be livez, readyz, metrics or table",
 	} {

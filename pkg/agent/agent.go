@@ -1,12 +1,10 @@
 // Package agent composes the agent: it builds the parts, publishes each snapshot in the
-// right order, runs everything until its context ends, and serves /metrics, /livez and
-// /readyz.
+// right order, and runs everything until its context ends.
 package agent
 
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -14,10 +12,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/bootclock"
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
@@ -119,17 +115,8 @@ func (a *agent) publishing() stages {
 
 // services returns the stages that do not follow snapshots. They begin first.
 func (a *agent) services() stages {
-	server, sources := httpserver.New(httpserver.Handler(a.reg, a.live, a.readiness), a.client, a.reg), a.steering.sources
+	sources := a.steering.sources
 	return stages{
-		{name: "metrics and probes", loops: []loop{func(ctx context.Context) error {
-			return serve(ctx, server, "metrics-bind-address", a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
-		}}},
-		{name: "answers", off: a.cfg.Answers.BindAddress == "", loops: []loop{func(ctx context.Context) error {
-			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, withAgents(a.cfg.Answers.Access, a.cache.MayBeNode, a.single.Admit))
-		}}},
-		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
-			return serveSocket(ctx, a.withModules(server.With("GET "+inforce.Path, a.confirms.tracker)).With("GET /table", http.HandlerFunc(a.table)), a.cfg.ProbeSocket)
-		}}},
 		{name: "interfaces", off: !sources.checked, begin: sources.read, loops: []loop{sources.links.Run},
 			ready: because("interfaces", sources.links.Healthy)},
 	}

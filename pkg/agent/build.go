@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/event"
 	"sigs.k8s.io/kube-network-policies/pkg/base/bootclock"
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
@@ -40,7 +39,7 @@ const savedPatience = 5 * time.Second
 
 // newAgent builds all parts. It starts nothing.
 func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *handover.Place) (*agent, error) {
-	reg, logger := httpserver.NewRegistry(), klog.FromContext(ctx)
+	reg, logger := cfg.Registry, klog.FromContext(ctx)
 	ready := make(chan struct{})
 	a := &agent{
 		cfg:      cfg.supported(caps, place, logger),

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
@@ -51,20 +52,11 @@ type Config struct {
 	FailOpen FailOpen
 	// SnapshotCache is the file that keeps the state of the cluster across restarts. Empty keeps none.
 	SnapshotCache string
-	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
-	MetricsBindAddress string
-	// MetricsAccess decides who may read the metrics over TLS. Nil serves all clients over
-	// plain HTTP.
-	MetricsAccess *httpserver.Access
-	// Answers serves the status writer.
-	Answers Answers
 	// Modules are the optional parts of the agent, and Table the parts of the table that they use.
 	Modules []module.Module
 	Table   []steer.Part
-	// ProbeSocket is the path of a unix socket with the same endpoints and those of modules.
-	// Unlike MetricsBindAddress, it always reaches this agent and no other one of the node.
-	// Empty means no socket.
-	ProbeSocket string
+	// Registry has all metrics.
+	Registry *prometheus.Registry
 
 	// started is when Run began, in tenths of a second since boot. An agent takes over from older
 	// ones.

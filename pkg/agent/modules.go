@@ -2,13 +2,16 @@ package agent
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"reflect"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/cri"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -17,10 +20,17 @@ import (
 // newParts makes the parts of the modules.
 func (a *agent) newParts() error {
 	core := &module.Core{
-		Node:        a.cfg.NodeName,
-		Audit:       a.cfg.Audit,
-		Logger:      a.logger,
-		Registerer:  a.reg,
+		Node:     a.cfg.NodeName,
+		Audit:    a.cfg.Audit,
+		Logger:   a.logger,
+		Registry: a.reg,
+		Live:     a.live,
+		Ready:    a.readiness,
+		Handlers: a.handlers,
+		Admit: func(ctx context.Context, c *x509.Certificate) error {
+			return admit(ctx, c, a.cache.MayBeNode, a.single.Admit)
+		},
+		Client:      a.client,
 		State:       a.state,
 		Facts:       a.facts,
 		Learned:     learnedNames{a},
@@ -157,12 +167,25 @@ func (a *agent) setSandboxes(newestFirst []cri.Sandbox) {
 	}
 }
 
-// withModules returns server with the handlers of the modules.
-func (a *agent) withModules(server *httpserver.Server) *httpserver.Server {
-	for _, p := range a.parts {
-		for pattern, h := range p.Serve {
-			server = server.With(pattern, h)
-		}
+// handlers returns what this agent serves.
+func (a *agent) handlers() []module.Handler {
+	all := []module.Handler{
+		{To: module.Socket | module.Writer, Pattern: "GET " + inforce.Path, Handler: a.confirms.tracker},
+		{To: module.Socket, Pattern: "GET /table", Handler: http.HandlerFunc(a.table)},
 	}
-	return server
+	for _, p := range a.parts {
+		all = append(all, p.Serve...)
+	}
+	return all
+}
+
+// admit admits an agent of a node that may exist as by says: the API server is not asked for other ones.
+func admit(ctx context.Context, c *x509.Certificate, mayBeNode func(name string) bool, by func(context.Context, *x509.Certificate) error) error {
+	switch {
+	case by == nil:
+		return errors.New("agents of other nodes may not ask")
+	case !mayBeNode(c.Subject.CommonName):
+		return errors.New("no such node is known")
+	}
+	return by(ctx, c)
 }

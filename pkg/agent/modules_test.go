@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"maps"
 	"net/netip"
@@ -96,5 +97,28 @@ func TestOneModuleHasAHook(t *testing.T) {
 				t.Errorf("%s twice: %v", hook, err)
 			}
 		}
+	}
+}
+
+// TestAgentsOfNodesOnly: an agent of a node that does not exist is refused before a module is asked, and so
+// is every agent if no module admits any.
+func TestAgentsOfNodesOnly(t *testing.T) {
+	var asked []string
+	by := func(_ context.Context, c *x509.Certificate) error {
+		asked = append(asked, c.Subject.CommonName)
+		return nil
+	}
+	exists := func(name string) bool { return name == "node-1" }
+	for _, tc := range []struct {
+		node string
+		by   func(context.Context, *x509.Certificate) error
+		want bool
+	}{{"node-1", nil, false}, {"node-1", by, true}, {"node-2", by, false}} {
+		if err := admit(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: tc.node}}, exists, tc.by); (err == nil) != tc.want {
+			t.Errorf("%s: %v", tc.node, err)
+		}
+	}
+	if !slices.Equal(asked, []string{"node-1"}) {
+		t.Errorf("asked for %q", asked)
 	}
 }

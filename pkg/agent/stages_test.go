@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
@@ -67,7 +66,7 @@ func TestStagesAreThoseOfThePage(t *testing.T) {
 		want = append(want, strings.ToLower(strings.TrimRight(m[1], ".:")))
 	}
 	var got []string
-	all := newTestAgent(t, httpserver.NewRegistry()).stages
+	all := newTestAgent(t, prometheus.NewRegistry()).stages
 	for _, s := range all {
 		if s.follow == nil {
 			continue

@@ -2,7 +2,6 @@ package flows
 
 import (
 	"context"
-	"net/http"
 	"os"
 
 	"github.com/spf13/pflag"
@@ -26,13 +25,13 @@ func Module() module.Module {
 		New: func(core *module.Core) (module.Part, error) {
 			cfg := Config{
 				Node: core.Node, Learned: core.Learned, Why: core.Explain, Connections: core.Connections, Remembers: core.Decides,
-				AuditOnly: core.Audit, State: core.State, Registerer: core.Registerer,
+				AuditOnly: core.Audit, State: core.State, Registerer: core.Registry,
 			}
 			if logDenied {
 				cfg.Logger = klog.LoggerWithName(core.Logger, "denials")
 			}
 			r := New(cfg)
-			part := module.Part{Tap: r.Tap, Loops: []func(context.Context) error{r.Run}, Serve: map[string]http.Handler{"GET /" + Path: r}}
+			part := module.Part{Tap: r.Tap, Loops: []func(context.Context) error{r.Run}, Serve: []module.Handler{{To: module.Socket, Pattern: "GET /" + Path, Handler: r}}}
 			if log {
 				part.Loops = append(part.Loops, func(ctx context.Context) error { return r.Log(ctx, os.Stdout) })
 			}

@@ -69,11 +69,26 @@ type Part struct {
 	Repaired func()
 	// Loops run until their context ends.
 	Loops []func(context.Context) error
-	// Serve has handlers by their patterns of http.ServeMux. They are reached at the probe socket only.
-	Serve map[string]http.Handler
-	// Answer has handlers of requests by agents of other nodes.
-	Answer map[string]http.Handler
+	// Serve has handlers of requests.
+	Serve []Handler
 }
+
+// Handler serves the requests of some clients that match a pattern of http.ServeMux.
+type Handler struct {
+	To      Client
+	Pattern string
+	http.Handler
+}
+
+// Client is a set of clients.
+type Client uint8
+
+// Clients.
+const (
+	Socket Client = 1 << iota // those of the probe socket
+	Writer                    // the status writer
+	Agents                    // agents of other nodes that Single.Admit admits
+)
 
 // Classes are classes of packets that the kernel decides without the agent.
 type Classes struct {
@@ -102,9 +117,18 @@ type Core struct {
 	// Node is the name of the node, and Audit is set if the agent enforces no policy.
 	Node  string
 	Audit bool
-	// Logger and Registerer are for logs and metrics of modules.
-	Logger     klog.Logger
-	Registerer prometheus.Registerer
+	// Logger is for logs of modules, and Registry has all metrics.
+	Logger   klog.Logger
+	Registry *prometheus.Registry
+	// Live returns why the agent needs a restart, and Ready why it is not ready.
+	Live, Ready func() error
+	// Handlers returns those of all modules and of the agent, and Admit returns nil if the agent of a node
+	// may ask.
+	Handlers func() []Handler
+	Admit    func(context.Context, *x509.Certificate) error
+	// Client returns the pod at the address of a client, empty if none is known, and whether the address
+	// belongs to pods of this node.
+	Client func(netip.Addr) (pod string, ours bool)
 	// State describes the agent, and Facts what it knows about its node.
 	State func() State
 	Facts func() Facts

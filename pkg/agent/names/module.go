@@ -77,13 +77,13 @@ func newPart(cfg Config, only []netip.AddrPort, core *module.Core) (part module.
 	if !cfg.learns() {
 		return part, nil
 	}
-	table, err := domains.New(domains.Config{Now: time.Now, Registerer: core.Registerer})
+	table, err := domains.New(domains.Config{Now: time.Now, Registerer: core.Registry})
 	if err != nil {
 		return part, err
 	}
 	var found atomic.Pointer[[]netip.AddrPort]
 	found.Store(&[]netip.AddrPort{})
-	finder, err := resolvers.New(resolvers.Config{Only: only, Cluster: cfg.Cluster, ResolvConf: resolvConf, Registerer: core.Registerer}, func(now []netip.AddrPort) {
+	finder, err := resolvers.New(resolvers.Config{Only: only, Cluster: cfg.Cluster, ResolvConf: resolvConf, Registerer: core.Registry}, func(now []netip.AddrPort) {
 		found.Store(&now)
 		core.Resteer()
 	})
@@ -136,6 +136,6 @@ func newFile(path string, only []netip.AddrPort, table *domains.Table, core *mod
 			up, _ := bootclock.Now() // it does not fail later
 			return up
 		},
-		Alone: core.Alone, Registerer: core.Registerer,
+		Alone: core.Alone, Registerer: core.Registry,
 	}, table), nil
 }

@@ -21,7 +21,7 @@ import (
 // newTestPart returns the part of a module with policies that name domains.
 func newTestPart(t *testing.T) module.Part {
 	t.Helper()
-	part, err := newPart(Config{Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, nil, &module.Core{Registerer: prometheus.NewRegistry()})
+	part, err := newPart(Config{Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, nil, &module.Core{Registry: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestPoliciesWithDomainsAreNeeded(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt.cfg.Kinds, tt.cfg.Features.DomainNames), func(t *testing.T) {
 			reg := prometheus.NewRegistry()
-			part, err := newPart(tt.cfg, nil, &module.Core{Registerer: reg})
+			part, err := newPart(tt.cfg, nil, &module.Core{Registry: reg})
 			if err != nil || (part.Learned != nil) != tt.want || (part.Observe != nil) != tt.want {
 				t.Errorf("%+v: a part %+v, error %v, want %v", tt.cfg, part, err, tt.want)
 			}

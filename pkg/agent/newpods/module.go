@@ -3,7 +3,6 @@ package newpods
 import (
 	"context"
 	"crypto/tls"
-	"net/http"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 )
@@ -19,12 +18,12 @@ type Peers struct {
 func Module(peers func(node string) (Peers, error)) module.Module {
 	return module.Module{Name: "new pods of other nodes", New: func(core *module.Core) (module.Part, error) {
 		board := NewBoard()
-		part := module.Part{Sandboxes: board.Set, Answer: map[string]http.Handler{"GET " + Path: board}}
+		part := module.Part{Sandboxes: board.Set, Serve: []module.Handler{{To: module.Agents, Pattern: "GET " + Path, Handler: board}}}
 		others, err := peers(core.Node)
 		if err != nil || others.Agents == nil {
 			return part, err
 		}
-		asker := NewAsker(Config{Peers: others, NodesAt: core.NodesAt, Set: core.SetSandboxesOf, Registerer: core.Registerer})
+		asker := NewAsker(Config{Peers: others, NodesAt: core.NodesAt, Set: core.SetSandboxesOf, Registerer: core.Registry})
 		part.Tap, part.Admit, part.Loops = asker.Tap, others.Agents.Check, []func(context.Context) error{asker.Run}
 		return part, nil
 	}}

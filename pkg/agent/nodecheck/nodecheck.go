@@ -90,7 +90,7 @@ type Checker struct {
 // Module returns the module that checks this node.
 func Module() module.Module {
 	return module.Module{Name: "nodecheck", New: func(core *module.Core) (module.Part, error) {
-		c := New(Host{}, core.Facts, core.Registerer)
+		c := New(Host{}, core.Facts, core.Registry)
 		// Readiness does not depend on the names that are found on the node: they do not prove
 		// that packets reach the agent.
 		return module.Part{Begin: c.Begin, NodeChanged: c.Poke, Ready: c.Healthy, Loops: []func(context.Context) error{c.Run}}, nil

@@ -15,7 +15,7 @@ import (
 // Module returns the module.
 func Module() module.Module {
 	return module.Module{Name: "packets", New: func(core *module.Core) (module.Part, error) {
-		return module.Part{Tap: New(core.Registerer, klog.LoggerWithName(core.Logger, "enforce")).Tap}, nil
+		return module.Part{Tap: New(core.Registry, klog.LoggerWithName(core.Logger, "enforce")).Tap}, nil
 	}}
 }
 

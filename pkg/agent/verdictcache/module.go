@@ -31,7 +31,7 @@ func Module(kernel Kernel, allowedFor *time.Duration) module.Module {
 			}
 			c := New(Config{
 				Kernel: kernel, AllowedFor: *allowedFor, Evaluate: core.EvaluateClass, Flushed: core.Flushed,
-				Alone: core.Alone, Count: core.ReportClass, Registerer: core.Registerer,
+				Alone: core.Alone, Count: core.ReportClass, Registerer: core.Registry,
 			})
 			return module.Part{
 				Tap: c.Tap, Withdraw: c.Changed, Loops: []func(context.Context) error{c.Run},

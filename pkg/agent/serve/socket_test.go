@@ -1,4 +1,4 @@
-package agent
+package serve
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -28,7 +29,9 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	server := httpserver.New(httpserver.Handler(reg, ok, ok), nil, reg)
-	go func() { done <- serveSocket(ctx, server.With("GET /"+flows.Path, recorder), socket) }()
+	go func() {
+		done <- serveSocket(ctx, withHandlers(server, []module.Handler{{To: module.Writer, Pattern: "GET /writer", Handler: recorder}, {To: module.Socket, Pattern: "GET /" + flows.Path, Handler: recorder}}), socket)
+	}()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -61,6 +64,9 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	}
 	if _, err := Get(ctx, socket, flows.Path+"?nodes=1"); err == nil || !strings.Contains(err.Error(), `flows: "nodes" is not known`) {
 		t.Errorf("a wrong filter: %v", err)
+	}
+	if _, err := Get(ctx, socket, "writer"); err == nil {
+		t.Error("the socket serves what the status writer asks")
 	}
 	if _, err := Get(ctx, socket+"x", flows.Path); err == nil || !strings.Contains(err.Error(), "flows at "+socket+"x") {
 		t.Errorf("no socket: %v", err)
