@@ -382,7 +382,7 @@ func TestRunBoundsPasses(t *testing.T) {
 		expect("another pass", minPassInterval, 11, 0)
 		expect("and one after it", minPassInterval, 12, 0)
 		f.edit(func() { f.rows[0].mark = testMark })
-		expect("nothing is new", 2*minPassInterval, 12, testMark)
+		expect("nothing is new", minDrift-time.Second, 12, testMark)
 		b.Recheck()
 		expect("recheck", 0, 13, 0)
 		cancel()

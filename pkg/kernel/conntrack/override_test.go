@@ -271,7 +271,7 @@ func TestEndsAreDecidedAgainBeforeTheyAreListed(t *testing.T) {
 				})
 				b.Set(always(tt.before, nil), Change{All: true})
 				b.Recheck()
-				time.Sleep(2*minPassInterval + lateAfter)
+				time.Sleep(2*minPassInterval + lateAfter + time.Second) // at no time of a pass
 				listed := false
 				onList := func(filter, int) {
 					f.edit(func() { f.onList, listed = nil, true })
@@ -393,33 +393,35 @@ func TestMarksFollowWithoutOverrides(t *testing.T) {
 
 // More classes than can be overridden: packets of the rest are decided again before the table is listed.
 func TestTooManyClassesAreDecidedAgain(t *testing.T) {
-	b, f := newFake(t)
-	const count = maxDenied + 2*pieceLen
-	for i := range count {
-		f.add(packet.UDP, "10.0.0.7:1", fmt.Sprintf("10.1.%d.%d:%d", i>>16, i>>8&255, 1+i&255))
-	}
-	f.add(packet.UDP, "10.0.0.7:2", "10.9.9.9:53")
-	if err := runApply(t, b, always(Unblock, nil), Change{All: true}); err != nil {
-		t.Fatal(err)
-	}
-	o := withOverrides(b)
-	b.schedule.wanted = 0
-	listed := 0
-	f.onList = func(asked filter, _ int) {
-		if asked.mask != 0 {
-			return
+	synctest.Test(t, func(t *testing.T) { // however slow the machine is
+		b, f := newFake(t)
+		const count = maxDenied + 2*pieceLen
+		for i := range count {
+			f.add(packet.UDP, "10.0.0.7:1", fmt.Sprintf("10.1.%d.%d:%d", i>>16, i>>8&255, 1+i&255))
 		}
-		listed++
-		if listed == 1 && !o.drops(f.rows[count]) && len(o.endsAgain()) == 0 {
-			t.Error("the whole table is listed before the last connection is denied")
+		f.add(packet.UDP, "10.0.0.7:2", "10.9.9.9:53")
+		if err := runApply(t, b, always(Unblock, nil), Change{All: true}); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err := runApply(t, b, always(Block, nil), Change{Addrs: addrs("10.0.0.7")}); err != nil {
-		t.Fatal(err)
-	}
-	if denied, _, _ := o.counts(); denied != maxDenied {
-		t.Errorf("%d classes are overridden, want %d", denied, maxDenied)
-	}
+		o := withOverrides(b)
+		b.schedule.wanted = 0
+		listed := 0
+		f.onList = func(asked filter, _ int) {
+			if asked.mask != 0 {
+				return
+			}
+			listed++
+			if listed == 1 && !o.drops(f.rows[count]) && len(o.endsAgain()) == 0 {
+				t.Error("the whole table is listed before the last connection is denied")
+			}
+		}
+		if err := runApply(t, b, always(Block, nil), Change{Addrs: addrs("10.0.0.7")}); err != nil {
+			t.Fatal(err)
+		}
+		if denied, _, _ := o.counts(); denied != maxDenied {
+			t.Errorf("%d classes are overridden, want %d", denied, maxDenied)
+		}
+	})
 }
 
 // The overrides of an earlier agent end once, after the first pass after which they can be ended.

@@ -86,6 +86,7 @@ func (b *Blocker) pass(ctx context.Context) error {
 	b.known.beginPass(b.second(time.Now().Add(-b.acceptedFor - slack)))
 	b.readAccepted()
 	l := b.beginListing()
+	expected := b.schedule.wanted+len(b.schedule.listings) > 0
 	count, done, err := b.list(ctx, []filter{{}}, func(ctx context.Context) error {
 		b.known.makeRoom()
 		return b.noticeChange(ctx)
@@ -95,7 +96,11 @@ func (b *Blocker) pass(ctx context.Context) error {
 		b.endOverrides(ctx, []filter{{}}, l)
 		b.complete = b.complete || b.override(ctx, Overrides{Complete: true})
 	}
-	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
+	logger := klog.FromContext(ctx)
+	logger.V(2).Info("Connections checked", "connections", count, "changed", done)
+	if done > 0 && !expected {
+		logger.Info("Corrected marks of connections, which another program may have added or changed", "connections", done)
+	}
 	return err
 }
 

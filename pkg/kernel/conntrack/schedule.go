@@ -27,11 +27,13 @@ const (
 	// minPassInterval is the least time between the starts of two passes. Because a pass
 	// lists the whole table, the pause after it is also at least pauseFactor times its CPU time.
 	minPassInterval = 5 * time.Second
-	// minDrift bounds how long a missed connection keeps a wrong mark: the kernel may move
-	// entries while it lists them, and when two processes write a mark at the same time, one
-	// of the writes is lost. Large tables are listed less often: every driftShare times the
-	// CPU time of a pass, up to maxDrift.
-	minDrift   = time.Minute
+	// minDrift bounds how long a missed connection keeps a wrong mark: another program may add
+	// answered entries or clear marks, the kernel may move entries while it lists them, and when
+	// two processes write a mark at the same time, one of the writes is lost. The kernel's events
+	// would name such writes at once, but cost every connection of the node a fifth of its setup.
+	// Large tables are listed less often: every driftShare times the CPU time of a pass, up to
+	// maxDrift.
+	minDrift   = 10 * time.Second
 	maxDrift   = 4 * time.Minute
 	driftShare = 100
 

@@ -136,7 +136,7 @@ func TestSchedule(t *testing.T) {
 		want   []string
 	}{
 		{"nothing", week{}, nil, time.Hour, nil},
-		{"a start", week{schedule: newSchedule()}, nil, 66 * time.Second, []string{"0s pass: pass", "5s pass: pass", "1m5s routine: pass"}},
+		{"a start", week{schedule: newSchedule()}, nil, 16 * time.Second, []string{"0s pass: pass", "5s pass: pass", "15s routine: pass"}},
 		{"listings", week{}, []event{{0, list(soonAfter)}, {0, list(againAfter)}, {0, list(0)}}, time.Hour,
 			[]string{"0s listing: 1 listed", "50ms listing: 1 listed", "500ms listing: 1 listed"}},
 		{"one listing for two reasons", week{}, []event{{0, list(soonAfter)}, {0, list(soonAfter)}}, time.Hour, []string{"50ms listing: 1 listed"}},
@@ -151,7 +151,7 @@ func TestSchedule(t *testing.T) {
 			[]string{"500ms accepted: "}},
 		{"another agent, until it is gone", week{another: 1500 * ms}, []event{{0, changed}}, 6 * time.Second,
 			[]string{"500ms accepted: ", "1.5s agents: pass"}},
-		{"a recheck beside a change", week{}, []event{{0, recheck}, {0, changed}}, 10 * time.Second, []string{"0s pass: pass", "500ms accepted: "}},
+		{"a recheck beside a change", week{}, []event{{0, recheck}, {0, changed}}, 9 * time.Second, []string{"0s pass: pass", "500ms accepted: "}},
 		{"rechecks", week{}, []event{{0, recheck}, {ms, recheck}, {2 * ms, recheck}}, 10 * time.Second,
 			[]string{"0s pass: pass", "5s pass: pass"}},
 		{"a call of WaitMarked", week{}, []event{{0, waiting}, {30 * ms, changed}}, time.Hour,
@@ -163,8 +163,8 @@ func TestSchedule(t *testing.T) {
 		{"errors", week{schedule: newSchedule(), refused: 8 * time.Second}, []event{{0, waiting}}, 16 * time.Second,
 			[]string{"0s pass: failed pass", "5s pass: failed pass", "10s pass: pass, released", "15s pass: pass"}},
 		{"a routine pass fails, beside changes", week{schedule: newSchedule(), refused: time.Hour},
-			[]event{{time.Second, func(w *week, now time.Time) { w.passed(now, 0, nil); w.passed(now, 0, nil) }}, {62 * time.Second, changed}, {63 * time.Second, recheck}},
-			70 * time.Second, []string{"0s pass: failed pass", "1m1s routine: failed pass", "1m2.5s accepted: ", "1m6s pass+routine: failed pass"}},
+			[]event{{time.Second, func(w *week, now time.Time) { w.passed(now, 0, nil); w.passed(now, 0, nil) }}, {12 * time.Second, changed}, {13 * time.Second, recheck}},
+			20 * time.Second, []string{"0s pass: failed pass", "11s routine: failed pass", "12.5s accepted: ", "16s pass+routine: failed pass"}},
 		{"long passes", week{schedule: schedule{wanted: 2, missing: 2, budget: budget{used: burst, at: sunday}}, used: map[string]time.Duration{"pass": 30 * time.Second}}, nil, time.Hour / 2,
 			[]string{"0s pass: pass", "5m0s pass+routine: pass", "10m0s routine: pass", "15m0s routine: pass", "20m0s routine: pass", "25m0s routine: pass", "30m0s routine: pass"}},
 		{"a pause", week{schedule: schedule{budget: budget{used: burst, at: sunday}}, pause: maxPause, used: map[string]time.Duration{"listing": 100 * ms}},
