@@ -226,7 +226,7 @@ lint: ## gofmt, vet, staticcheck, gocyclo, actionlint, generated manifests, and 
 	cd release && $(GO) run ./manifests -check
 	$(GO) test ./tests/repository/layering
 
-house: ## lines of core, drivers and modules, their bounds, and the modules that the core imports
+house: ## lines of core, drivers and modules, and their bounds
 	@$(GO) test -count 1 -v -run '^TestHouse$$' ./tests/repository/layering | sed -n 's/^ *house_test.go:[0-9]*: //p'
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each

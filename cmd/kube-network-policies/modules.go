@@ -31,6 +31,7 @@ func modules(o *options) []module.Module {
 		verdictcache.Module(remembered, &remembered.For),
 		names.Module(o.names),
 		nodecheck.Module(),
+		o.manifests(),
 	}
 }
 

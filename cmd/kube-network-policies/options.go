@@ -40,7 +40,10 @@ type options struct {
 	command.Shared
 	cfg     agent.Config
 	serve   serve.Config
+	folder  string // of manifests
 	modules []module.Module
+
+	source clusterwatch.Source // set by config, or by a module
 
 	// For modules, set by config; nil with manifests.
 	client *rest.Config
@@ -63,7 +66,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	o.Shared.AddFlags(fs)
 	c := &o.cfg
 	fs.Var(command.NewValue("", o.setNodeName), "hostname-override", "`NAME` of this machine's Node object; empty uses the host name. With the name of no Node the agent is not ready and decides nothing")
-	fs.StringVar(&c.Manifests, "manifests", c.Manifests, "`FOLDER` of Kubernetes manifests (pods, namespaces, nodes, policies) to enforce instead of those of an API server; changed files are read again")
+	fs.StringVar(&o.folder, "manifests", o.folder, "`FOLDER` of Kubernetes manifests (pods, namespaces, nodes, policies) to enforce instead of those of an API server; changed files are read again")
 	fs.Var(command.Number(&c.Queue, agent.LastQueue), "nfqueue-id", "first `NUMBER` of the agent's NFQUEUE numbers: two for each queue, and three more. If another process uses one of them, the agent takes the next free range")
 	fs.TextVar(&c.Marks, "mark", c.Marks, "`MASK` of the two bits of packet and connection marks that are the agent's: the higher one for what it has decided, the lower one for blocked connections and remembered classes. No other software may use them")
 	fs.TextVar(&c.Denial, "deny", c.Denial, "`MODE` of denials by policies of pods whose namespace has no annotation "+compile.DenyAnnotation+": drop, or reject, which answers denied packets with a TCP reset or an ICMP error, so that clients fail at once")
@@ -119,8 +122,8 @@ func (o *options) Validate(args []string) error {
 		{"snapshot-cache", c.SnapshotCache, c.SnapshotCache != ""},
 		{"status-bind-address", o.serve.AnswersBindAddress, o.serve.AnswersBindAddress != ""},
 	} {
-		if f.needs && c.Manifests != "" {
-			errs = append(errs, command.FlagError(f.flag, f.value, "needs an API server, and cannot be used together with --manifests=%s", c.Manifests))
+		if f.needs && o.folder != "" {
+			errs = append(errs, command.FlagError(f.flag, f.value, "needs an API server, and cannot be used together with --manifests=%s", o.folder))
 		}
 	}
 	return errors.Join(errs...)
@@ -138,7 +141,8 @@ func (o *options) config(ctx context.Context) (cfg agent.Config, err error) {
 		}
 		cfg.NodeName = strings.ToLower(strings.TrimSpace(name))
 	}
-	if cfg.Manifests != "" {
+	if o.folder != "" {
+		cfg.Partial = true
 		return cfg, nil
 	}
 	if o.client, err = o.Client(); err != nil {
@@ -150,9 +154,11 @@ func (o *options) config(ctx context.Context) (cfg agent.Config, err error) {
 	if err = o.setAnswers(ctx, cfg.NodeName, o.client, tlskey.File); err != nil {
 		return cfg, err
 	}
-	o.api, err = clusterwatch.Connect(o.client)
-	cfg.API = o.api
-	return cfg, err
+	if o.api, err = clusterwatch.Connect(o.client); err != nil {
+		return cfg, err
+	}
+	o.source = o.api
+	return cfg, nil
 }
 
 // Run runs the agent.
@@ -168,5 +174,6 @@ func (o *options) Run(ctx context.Context) error {
 		debug.SetGCPercent(gcPercent)
 	}
 	cfg.Registry, cfg.Modules = httpserver.NewRegistry(), o.modules
+	cfg.Source = func() clusterwatch.Source { return o.source }
 	return agent.Run(ctx, cfg)
 }

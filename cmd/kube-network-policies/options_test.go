@@ -131,7 +131,7 @@ func TestConfigOfOptions(t *testing.T) {
 		"--fail-open=queue-full,internal-error", "--feature-gates=SCTP=false", "--logging-format=json", "--pod-address-source=/cni",
 		"--tunnel-ports=8285,1", "--pod-tunnels=gre,udp/8472", "--source-check-exempt=net*", "--probe-socket=/p", "--audit", "--metrics-bind-address=:1")
 	want := agent.Config{
-		NodeName: "node1", Version: buildversion.Version(), Manifests: ".", Queue: 7, Marks: steer.Marks{Decided: 0x2000, Lower: 0x200}, Table: []steer.Part{&steer.Remembered{For: time.Minute}},
+		NodeName: "node1", Version: buildversion.Version(), Partial: true, Queue: 7, Marks: steer.Marks{Decided: 0x2000, Lower: 0x200}, Table: []steer.Part{&steer.Remembered{For: time.Minute}},
 		FailOpen: agent.FailOpen{QueueFull: true, InternalError: true},
 		Features: compile.Features{EndPort: true, Nodes: true, DomainNames: true}, PodAddressSource: "/cni", TunnelPorts: []uint16{8285, 1},
 		PodTunnels: agent.PodTunnels{Ports: []uint16{8472}, Protocols: []uint8{47}}, SourceCheckExempt: []string{"net*"}, Audit: true,
@@ -158,7 +158,7 @@ func TestAdminPoliciesFlag(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	cfg, served := configOf(t)
 	want := agent.Config{
-		NodeName: "n", Version: buildversion.Version(), Manifests: ".", Queue: 7100, Marks: steer.DefaultMarks, Table: []steer.Part{&steer.Remembered{For: 30 * time.Second}}, Features: compile.AllFeatures(),
+		NodeName: "n", Version: buildversion.Version(), Partial: true, Queue: 7100, Marks: steer.DefaultMarks, Table: []steer.Part{&steer.Remembered{For: 30 * time.Second}}, Features: compile.AllFeatures(),
 		PodAddressSource: agent.PodAddressAuto,
 	}
 	if wantServed := (serve.Config{MetricsBindAddress: ":9080"}); served != wantServed {

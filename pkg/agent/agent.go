@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/bootclock"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
@@ -34,10 +33,9 @@ type agent struct {
 	logger  klog.Logger
 
 	// What reads the cluster and the node.
-	cache     *clusterwatch.Cache
-	manifests *manifests.Source // nil with an API server
-	cni       *cniresults.Cache // nil if addresses of pods are those of their status
-	results   *results
+	cache   *clusterwatch.Cache
+	cni     *cniresults.Cache // nil if addresses of pods are those of their status
+	results *results
 
 	// What decides packets.
 	enforcer *enforce.Enforcer
@@ -83,7 +81,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	a.logger.Info("Agent started", "node", cfg.NodeName, "manifests", cfg.Manifests, "failOpen", cfg.FailOpen)
+	a.logger.Info("Agent started", "node", cfg.NodeName, "failOpen", cfg.FailOpen)
 	err = a.stages.run(ctx)
 	a.logger.Info("Agent stopped, nftables rules stay in place")
 	return err
@@ -128,7 +126,6 @@ func (a *agent) services() stages {
 func (a *agent) cluster() stages {
 	return stages{
 		{name: "addresses of new pods", off: a.cni == nil, begin: a.readResults, loops: []loop{a.cni.Run}, ready: a.sandboxesKnown},
-		{name: "manifests", off: a.manifests == nil, ready: a.manifests.Complete},
 		{name: "cluster", loops: []loop{a.cache.Run}, ready: a.clusterKnown},
 	}
 }

@@ -5,9 +5,7 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
@@ -39,21 +37,10 @@ func (s *steering) closeRanges(ranges []netip.Prefix) {
 	s.closePods(func(b *boot) { b.ranges = ranges })
 }
 
-// closeIncomplete is called with the pods and nodes of valid manifests while others are invalid.
-func (a *agent) closeIncomplete(pods []*corev1.Pod, nodes []*corev1.Node) {
-	var ranges []netip.Prefix
-	for _, node := range nodes {
-		if node.Name == a.cfg.NodeName {
-			ranges = compile.NewNode(node).PodRanges
-		}
-	}
-	var addrs []netip.Addr
-	for _, pod := range pods {
-		if p := compile.NewPod(pod); p.Node == a.cfg.NodeName && p.OwnNetwork {
-			addrs = append(addrs, p.Addrs...)
-		}
-	}
-	a.steering.closePods(func(b *boot) { b.closed, b.ranges, b.valid = b.closable, ranges, addrs })
+// closeIncomplete is called with the pods of the node and their ranges, as far as they are known, while
+// objects cannot be read.
+func (s *steering) closeIncomplete(addrs []netip.Addr, ranges []netip.Prefix) {
+	s.closePods(func(b *boot) { b.closed, b.ranges, b.valid = b.closable, ranges, addrs })
 }
 
 func (s *steering) closePods(learn func(*boot)) {

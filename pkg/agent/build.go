@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/bootclock"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/statefile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
@@ -208,22 +207,21 @@ func (a *agent) newCluster() error {
 		Misordered:  a.results.misordered,
 		Registerer:  a.reg,
 
-		// A folder of manifests need not contain namespaces and nodes.
-		AwaitNamespaces: a.cfg.API != nil && len(a.cfg.Kinds) > 0,
-		OwnNode:         a.cfg.ownNode(),
+		AwaitNamespaces: !a.cfg.Partial && len(a.cfg.Kinds) > 0,
+		OwnNode:         clusterwatch.Required,
 		LeadsElsewhere:  a.steering.sources.links.LeadsElsewhere,
+	}
+	if a.cfg.Partial {
+		cfg.OwnNode = clusterwatch.IfAnyNode
 	}
 	if a.place.Beside {
 		cfg.SavedAfter = savedPatience // meanwhile the other agent enforces the current state
 	}
-	source, err := a.newSource()
-	if err != nil {
-		return err
-	}
+	var err error
 	if cfg.Saved, err = newSnapshotCache(a.cfg, a.reg); err != nil {
 		return err
 	}
-	if a.cache, err = clusterwatch.New(source, cfg, a.publish); err != nil {
+	if a.cache, err = clusterwatch.New(a.cfg.Source(), cfg, a.publish); err != nil {
 		return err
 	}
 	a.results.set = a.setSandboxes
@@ -232,15 +230,6 @@ func (a *agent) newCluster() error {
 		a.results.follow(found)
 	}, a.reg)
 	return err
-}
-
-// newSource returns the source that the cluster is read from.
-func (a *agent) newSource() (_ clusterwatch.Source, err error) {
-	if a.cfg.API != nil {
-		return a.cfg.API, nil
-	}
-	a.manifests, err = manifests.New(a.cfg.Manifests, a.closeIncomplete, a.reg)
-	return a.manifests, err
 }
 
 // savedFor is the greatest age of a saved state: longer than people take to repair an API

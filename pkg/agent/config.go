@@ -21,10 +21,10 @@ type Config struct {
 	NodeName string
 	// Version is that of the program, for module.State.
 	Version string
-	// API is where the cluster is read from. Nil reads Manifests instead.
-	API *clusterwatch.APIServer
-	// Manifests is a directory of Kubernetes objects, used without API.
-	Manifests string
+	// Source returns where the cluster is read from. It is called once, after modules are made.
+	Source func() clusterwatch.Source
+	// Partial says that Source need not contain namespaces and nodes.
+	Partial bool
 	// Kinds are the administrators' kinds of policy that are enforced in
 	// addition to NetworkPolicy.
 	Kinds    []*compile.Kind
@@ -135,9 +135,6 @@ func (c Config) Validate() error {
 	var errs []error
 	if c.NodeName == "" {
 		errs = append(errs, errors.New("NodeName is empty"))
-	}
-	if (c.API == nil) == (c.Manifests == "") {
-		errs = append(errs, errors.New("exactly one of API and Manifests is needed"))
 	}
 	if c.Queue > LastQueue {
 		errs = append(errs, fmt.Errorf("Queue %d is above %d", c.Queue, LastQueue))

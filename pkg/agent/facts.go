@@ -6,17 +6,7 @@ import (
 	"slices"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 )
-
-// ownNode returns whether the agent's Node must exist. A folder of manifests need not contain
-// it.
-func (c Config) ownNode() clusterwatch.Presence {
-	if c.API == nil {
-		return clusterwatch.IfAnyNode
-	}
-	return clusterwatch.Required
-}
 
 // facts returns what the agent knows about the node.
 func (a *agent) facts() module.Facts {

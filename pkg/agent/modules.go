@@ -30,13 +30,15 @@ func (a *agent) newParts() error {
 		Admit: func(ctx context.Context, c *x509.Certificate) error {
 			return admit(ctx, c, a.cache.MayBeNode, a.single.Admit)
 		},
-		Client:      a.client,
-		State:       a.state,
-		Facts:       a.facts,
-		Learned:     learnedNames{a},
-		Explain:     a.explain,
-		Resteer:     a.steering.resteer,
-		Connections: a.connections,
+		Client:  a.client,
+		State:   a.state,
+		Facts:   a.facts,
+		Learned: learnedNames{a},
+		Explain: a.explain,
+		Resteer: a.steering.resteer,
+
+		CloseIncomplete: a.steering.closeIncomplete,
+		Connections:     a.connections,
 
 		Decides:       a.kernelDecides,
 		EvaluateClass: func(c packet.Class) (policy.Decision, bool) { return a.enforcer.EvaluateClass(c) },

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2/ktesting"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
@@ -154,18 +153,6 @@ func TestANodeIsClosedForWhatIsKnown(t *testing.T) {
 // TestIncompleteManifestsCloseTheNode: for the pods and ranges of this node in valid files, and for those
 // that an earlier agent knew, unless that agent runs or the agent fails open.
 func TestIncompleteManifestsCloseTheNode(t *testing.T) {
-	pod := func(node string, hostNetwork bool, addrs ...string) *corev1.Pod {
-		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node, HostNetwork: hostNetwork}}
-		for _, a := range addrs {
-			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
-		}
-		return p
-	}
-	node := func(name, podCIDR string) *corev1.Node {
-		n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: []string{podCIDR}}}
-		n.Name = name
-		return n
-	}
 	recorded := []netip.Addr{netip.MustParseAddr("10.244.1.9")}
 	for _, tt := range []struct {
 		name string
@@ -177,10 +164,9 @@ func TestIncompleteManifestsCloseTheNode(t *testing.T) {
 		{"beside another agent", boot{recorded: recorded}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := &agent{cfg: Config{NodeName: "n"}, steering: &steering{steerer: newIdleSteerer(t, prometheus.NewRegistry()), boot: tt.boot}}
-			a.closeIncomplete([]*corev1.Pod{pod("n", false, "10.244.1.2", "fd00::2"), pod("n", true, "192.0.2.1"), pod("other", false, "10.244.2.2")},
-				[]*corev1.Node{node("other", "10.244.2.0/24"), node("n", "10.244.1.0/24")})
-			if got := setsOf(a.steering); got != tt.want {
+			s := &steering{steerer: newIdleSteerer(t, prometheus.NewRegistry()), boot: tt.boot}
+			s.closeIncomplete([]netip.Addr{netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00::2")}, []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")})
+			if got := setsOf(s); got != tt.want {
 				t.Errorf("the sets hold\n%s\nwant\n%s", got, tt.want)
 			}
 		})
@@ -213,7 +199,7 @@ func TestQueueNumbers(t *testing.T) {
 		{Config{Queue: 65526}, nil, 0, "Queue 65526 is above 65525"},
 	} {
 		t.Run(fmt.Sprintf("queue %d, observing %v", tt.cfg.Queue, tt.observe != nil), func(t *testing.T) {
-			tt.cfg.NodeName, tt.cfg.Manifests, tt.cfg.queues = "node", "dir", maxQueues
+			tt.cfg.NodeName, tt.cfg.queues = "node", maxQueues
 			got := ""
 			if err := tt.cfg.Validate(); err != nil {
 				got = err.Error()

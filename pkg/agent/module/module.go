@@ -137,6 +137,9 @@ type Core struct {
 	Explain func(s *policy.Snapshot, q policy.Query, at time.Time) string
 	// Resteer has Observe.Between called again, after its result has changed.
 	Resteer func()
+	// CloseIncomplete has new connections of these pods of the node, and of all pods in the ranges, wait for the
+	// first snapshot, unless an earlier agent's decisions hold: objects cannot be read.
+	CloseIncomplete func(pods []netip.Addr, ranges []netip.Prefix)
 	// Decides returns the decision by which the kernel decides packets of a class itself, and since
 	// when. EvaluateClass evaluates a class with the current snapshot, and reports whether the decision
 	// is lasting. ReportClass passes packets that the kernel has decided to the taps of modules.

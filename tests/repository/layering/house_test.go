@@ -19,9 +19,9 @@ type part struct {
 	bound    int      // of lines
 }
 
-// TestHouse prints the size of core, drivers and modules, and which modules the core imports: make house.
+// TestHouse prints the size of core, drivers and modules: make house.
 func TestHouse(t *testing.T) {
-	graph, parts, still := load(t), readParts(t), stillImported(t)
+	graph, parts := load(t), readParts(t)
 	lines := map[string]int{}
 	for name := range graph {
 		if own, ok := strings.CutPrefix(name, module); ok {
@@ -34,14 +34,8 @@ func TestHouse(t *testing.T) {
 			t.Errorf("%s has %d lines, and docs/architecture.md bounds it to %d", p.name, lines[p.name], p.bound)
 		}
 	}
-	t.Logf("modules that pkg/agent imports: %s", strings.Join(still, ", "))
-	for _, wrong := range wrongImports(graph, parts, still) {
+	for _, wrong := range wrongImports(graph, parts) {
 		t.Error(wrong)
-	}
-	for _, s := range still {
-		if !slices.ContainsFunc(graph[module+"pkg/agent"], func(dep string) bool { return dep == module+s }) {
-			t.Errorf("docs/architecture.md says that pkg/agent imports %s, which it does not", s)
-		}
 	}
 }
 
@@ -59,12 +53,13 @@ func TestArchitectureIsShort(t *testing.T) {
 
 // Each kind of import that modules must not have is noticed.
 func TestWrongImportsAreNoticed(t *testing.T) {
-	graph, parts, still := load(t), readParts(t), stillImported(t)
+	graph, parts := load(t), readParts(t)
 	for _, tt := range []struct{ from, to string }{
 		{"pkg/agent/enforce", "pkg/agent/flows"},
 		{"pkg/agent/event", "pkg/agent/packets"},
 		{"pkg/agent/module", "pkg/agent/flows"},
 		{"pkg/agent", "pkg/agent/flows"},
+		{"pkg/agent", "pkg/cluster/manifests"},
 		{"pkg/engine/policy", "pkg/agent/names"},
 		{"pkg/agent/flows", "pkg/agent/packets"},
 		{"pkg/agent/verdictcache", "pkg/agent/names"},
@@ -74,16 +69,15 @@ func TestWrongImportsAreNoticed(t *testing.T) {
 			mutant := maps.Clone(graph)
 			mutant[module+tt.from] = append(slices.Clone(mutant[module+tt.from]), module+tt.to)
 			want := fmt.Sprintf("%s imports %s", tt.from, tt.to)
-			if got := wrongImports(mutant, parts, still); len(got) != 1 || !strings.Contains(got[0], want) {
+			if got := wrongImports(mutant, parts); len(got) != 1 || !strings.Contains(got[0], want) {
 				t.Errorf("got %q, want that %s", got, want)
 			}
 		})
 	}
 }
 
-// wrongImports returns the imports of modules by the core, by drivers and by other modules, but for those of
-// still by pkg/agent.
-func wrongImports(graph map[string][]string, parts []part, still []string) (wrong []string) {
+// wrongImports returns the imports of modules by the core, by drivers and by other modules.
+func wrongImports(graph map[string][]string, parts []part) (wrong []string) {
 	for _, name := range slices.Sorted(maps.Keys(graph)) {
 		own, ok := strings.CutPrefix(name, module)
 		from := partOf(parts, own)
@@ -93,10 +87,7 @@ func wrongImports(graph map[string][]string, parts []part, still []string) (wron
 		for _, dep := range graph[name] {
 			theirs, ok := strings.CutPrefix(dep, module)
 			to := partOf(parts, theirs)
-			switch {
-			case !ok || to.name != "modules" || from.packages[0] == to.packages[0]:
-			case own == "pkg/agent" && slices.Contains(still, theirs):
-			default:
+			if ok && to.name == "modules" && from.packages[0] != to.packages[0] {
 				wrong = append(wrong, fmt.Sprintf("%s imports %s, a module", own, theirs))
 			}
 		}
@@ -125,21 +116,6 @@ func readParts(t *testing.T) (parts []part) {
 		parts = append(parts, part{row[0], prefixes(row[1]), bound})
 	}
 	return parts
-}
-
-// stillImported returns the modules that pkg/agent imports, by the document.
-func stillImported(t *testing.T) []string {
-	t.Helper()
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, ok := strings.Cut(string(text), "\n`agent` still imports these modules:")
-	names, _, end := strings.Cut(after, ".\n")
-	if !ok || !end {
-		t.Fatalf("%s does not say which modules pkg/agent imports", document)
-	}
-	return prefixes(strings.ReplaceAll(names, "\n", " "))
 }
 
 // linesOf returns the lines of the files of a package without tests, 0 for packages that help tests.
