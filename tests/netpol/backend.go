@@ -90,12 +90,6 @@ const (
 	// ExperimentalFields are the fields of the administrators' kinds that exist only in the
 	// experimental channel.
 	ExperimentalFields Feature = "experimental fields of administrators' policies"
-	// NPEP127 is the proposal of ingress from networks and nodes in a ClusterNetworkPolicy.
-	NPEP127 Feature = "NPEP-127"
-	// NPEP173 is the proposal of service accounts in subjects and peers of a ClusterNetworkPolicy.
-	NPEP173 Feature = "NPEP-173"
-	// NPEP182 is the proposal of groups of networks as peers of a ClusterNetworkPolicy.
-	NPEP182 Feature = "NPEP-182"
 	// SilentDrops means that denied connections always time out. Without it they may also be
 	// refused.
 	SilentDrops Feature = "denied connections time out"

@@ -31,7 +31,8 @@ import (
 // fetches them, and a test in tests/cluster/integration/crds compares them with the
 // releases. The folder proposals has the definitions of kinds that are only proposed, and patches
 // that add the fields of proposals to the definition of a resource, in a folder with its name. Whether
-// an agent enforces them depends on its feature gates, which is not for this package.
+// an agent enforces them depends on its feature gates, which is not for this package. Patches in the
+// folder stricter, which refuse what the release accepts, are for servers only.
 //
 //go:embed crds
 var crds embed.FS

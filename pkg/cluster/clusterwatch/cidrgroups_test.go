@@ -27,7 +27,7 @@ var (
 func denyGroup(name string) *proposed.ClusterNetworkPolicy {
 	p := clusterPolicy("deny-" + name)
 	p.Spec = proposed.ClusterNetworkPolicySpec{Tier: v1beta1.AdminTier, Egress: []proposed.EgressRule{{
-		Action: v1beta1.ClusterNetworkPolicyRuleActionDeny, To: []proposed.EgressPeer{{CIDRGroups: &proposed.CIDRGroups{Names: []string{name}}}},
+		Action: v1beta1.ClusterNetworkPolicyRuleActionDeny, To: []proposed.EgressPeer{{PeerFields: proposed.PeerFields{CIDRGroups: &proposed.CIDRGroups{Names: []string{name}}}}},
 	}}}
 	p.Spec.Subject.Namespaces = &metav1.LabelSelector{}
 	return p

@@ -1,13 +1,8 @@
 package compile
 
 import (
-	"errors"
-	"fmt"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
@@ -55,24 +50,17 @@ func (d *diagnosis) subject(s proposed.Subject) *policy.PodSelector {
 		d.nothingLeft()
 		return nil
 	}
-	var selector *policy.PodSelector
-	var err error
-	switch {
-	case count(s.Namespaces != nil, s.Pods != nil, s.ServiceAccounts != nil) != 1:
+	pods := proposed.EgressPeer{PeerFields: proposed.PeerFields{ServiceAccounts: s.ServiceAccounts}}
+	pods.Namespaces, pods.Pods = s.Namespaces, s.Pods
+	field, known := fieldOf(&pods)
+	if known != 1 {
 		return selectsNone(policy.InvalidSelector, "exactly one of namespaces and pods is needed")
-	case s.Namespaces != nil:
-		at = at.child("namespaces")
-		selector, err = selectNamespaces(s.Namespaces)
-	case s.Pods != nil:
-		at = at.child("pods")
-		selector, err = selectPods(s.Pods)
-	case !d.features.ServiceAccounts:
-		at = at.child(accountsField)
-		return selectsNone(policy.FeatureNotSupported, gateServiceAccounts.needed())
-	default:
-		at = at.child(accountsField)
-		selector, err = selectAccounts(s.ServiceAccounts)
 	}
+	at = at.child(field.name)
+	if gate := field.gates[policy.Ingress].disabled(d.features); gate != nil {
+		return selectsNone(policy.FeatureNotSupported, gate.needed())
+	}
+	selector, err := field.pods(&pods)
 	if err != nil {
 		return selectsNone(policy.InvalidSelector, err.Error())
 	}
@@ -80,39 +68,19 @@ func (d *diagnosis) subject(s proposed.Subject) *policy.PodSelector {
 }
 
 // selectNamespaces selects all pods of some namespaces.
-func selectNamespaces(s *metav1.LabelSelector) (*policy.PodSelector, error) {
-	namespaces, err := metav1.LabelSelectorAsSelector(s)
+func selectNamespaces(p *proposed.EgressPeer) (*policy.PodSelector, error) {
+	namespaces, err := metav1.LabelSelectorAsSelector(p.Namespaces)
 	return &policy.PodSelector{Namespaces: namespaces, Pods: labels.Everything()}, err
 }
 
 // selectPods selects some pods of some namespaces.
-func selectPods(p *v1beta1.NamespacedPod) (*policy.PodSelector, error) {
-	namespaces, err := metav1.LabelSelectorAsSelector(&p.NamespaceSelector)
+func selectPods(p *proposed.EgressPeer) (*policy.PodSelector, error) {
+	namespaces, err := metav1.LabelSelectorAsSelector(&p.Pods.NamespaceSelector)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := metav1.LabelSelectorAsSelector(&p.PodSelector)
+	pods, err := metav1.LabelSelectorAsSelector(&p.Pods.PodSelector)
 	return &policy.PodSelector{Namespaces: namespaces, Pods: pods}, err
-}
-
-// accountsField is the field of NPEP-173, in subjects and in peers.
-const accountsField = "serviceAccounts"
-
-// selectAccounts selects the pods of some service accounts (CN-43).
-func selectAccounts(s *proposed.ServiceAccounts) (*policy.PodSelector, error) {
-	namespaces, err := metav1.LabelSelectorAsSelector(&s.NamespaceSelector)
-	if err != nil {
-		return nil, err
-	}
-	if len(s.Names) == 0 {
-		return nil, errors.New("there is no name of a service account")
-	}
-	for _, name := range s.Names {
-		if len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return nil, fmt.Errorf("%q is not the name of a service account", name)
-		}
-	}
-	return &policy.PodSelector{Namespaces: namespaces, Pods: labels.Everything(), Accounts: s.Names}, nil
 }
 
 // convert converts a slice between string types.

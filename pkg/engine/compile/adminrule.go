@@ -123,22 +123,6 @@ func (r *adminRule) losePort(at location, reason, format string, args ...any) po
 	return noPort
 }
 
-// parseDomain reads a name with an optional "*." prefix and an optional trailing dot.
-func parseDomain(s string) (policy.Domain, bool) {
-	name, below := strings.CutPrefix(strings.ToLower(s), "*.")
-	name = strings.TrimSuffix(name, ".")
-	const maxName, maxLabel = 253, 63 // RFC 1035, section 2.3.4
-	if len(name) > maxName || strings.Contains(name, "*") {
-		return policy.Domain{}, false
-	}
-	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || len(label) > maxLabel {
-			return policy.Domain{}, false
-		}
-	}
-	return policy.Domain{Name: name, Below: below}, true
-}
-
 // namedPort compiles the name of a port, for any protocol that the destination declares it with
 // (CN-14). The API forbids it together with peers that are addresses, which declare no ports, but
 // not every server rejects such a rule. If it denies or passes, it would let through the traffic

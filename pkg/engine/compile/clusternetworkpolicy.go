@@ -2,7 +2,6 @@ package compile
 
 import (
 	"net/netip"
-	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +26,7 @@ var KindClusterNetworkPolicy = adminKind(Kind{
 	HasDomainNames: true,
 	Tiers:          []policy.Tier{policy.AdminTier, policy.BaselineTier},
 	PortsField:     clusterPortsField,
-	Proposals:      []*Gate{gateCIDRGroups, gateIngressByAddress, gateServiceAccounts},
+	HasProposals:   true,
 	Install:        installCluster,
 	Docs:           "docs/semantics.md#administrators-policies",
 }, func(m metav1.ObjectMeta, o *proposed.ClusterNetworkPolicy) *proposed.ClusterNetworkPolicy {
@@ -57,9 +56,6 @@ func compileClusterNetworkPolicy(d *diagnosis, o *proposed.ClusterNetworkPolicy)
 	return p, true
 }
 
-// domainName is the pattern since v0.3.0 of the API.
-var domainName = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9]([-a-zA-Z0-9_]*[a-zA-Z0-9])?\.)+[a-zA-Z0-9]([-a-zA-Z0-9_]*[a-zA-Z0-9])?\.?$`)
-
 // refused adds findings about values that servers refuse since v0.3.0 of the API but may have
 // stored before, or that a proposal wants them to refuse. If readable, they are enforced (CN-38).
 func (d *diagnosis) refused(s *AdminSpec, tier policy.Tier) {
@@ -68,9 +64,7 @@ func (d *diagnosis) refused(s *AdminSpec, tier policy.Tier) {
 			for j := range rule.Peers {
 				at := ruleAt(policy.Direction(direction), i).peers().item(j)
 				d.refusedPeer(at, rule.name, &rule.Peers[j])
-				if tier == policy.BaselineTier && rule.action == actionAccept && len(rule.Peers[j].DomainNames) > 0 && d.features.DomainNames {
-					d.find(at.child("domainNames"), policy.InvalidPeer, "%s", withName(rule.name, "NPEP-133 allows domain names in the Admin tier only, so a later release of the API may refuse them; they are matched"))
-				}
+				d.refusedDomains(at.child("domainNames"), &rule, rule.Peers[j].DomainNames, tier)
 			}
 		}
 	}
@@ -82,11 +76,6 @@ func (d *diagnosis) refusedPeer(at location, rule string, peer *proposed.EgressP
 		written, err := netip.ParsePrefix(string(cidr))
 		if read, unread := parsePrefix(string(cidr)); unread == nil && (err != nil || written != read) {
 			d.find(at.child("networks").index(k), policy.InvalidCIDR, "%s", withName(rule, "%q is refused since v0.3.0 of the API; %s is matched", cidr, read))
-		}
-	}
-	for k, name := range peer.DomainNames {
-		if _, ok := parseDomain(string(name)); ok && !domainName.MatchString(string(name)) {
-			d.find(at.child("domainNames").index(k), policy.InvalidPeer, "%s", withName(rule, "%q is refused since v0.3.0 of the API; the name is matched as before", name))
 		}
 	}
 }
@@ -107,8 +96,7 @@ func clusterSources(peers []proposed.IngressPeer) []proposed.EgressPeer {
 	for _, p := range peers {
 		out = append(out, proposed.EgressPeer{
 			ClusterNetworkPolicyEgressPeer: v1beta1.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: p.Pods, Nodes: p.Nodes, Networks: p.Networks},
-			ServiceAccounts:                p.ServiceAccounts,
-			CIDRGroups:                     p.CIDRGroups,
+			PeerFields:                     p.PeerFields,
 		})
 	}
 	return out

@@ -1,5 +1,7 @@
 package compile
 
+import "slices"
+
 // Gate is the name of a feature for users, who enable and disable it with --feature-gates.
 type Gate struct {
 	Name  string
@@ -9,8 +11,6 @@ type Gate struct {
 	Proposal string
 	// Meaning says what the gate is for.
 	Meaning string
-	// Adds are the fields that the proposal adds to a kind, as paths without indices.
-	Adds []string
 	// Field returns the field of the feature.
 	Field func(*Features) *bool
 }
@@ -27,7 +27,8 @@ const (
 	Stable       Stage = "stable"       // in every supported release of Kubernetes
 )
 
-// Gates is the table of all gates, by name.
+// Gates is the table of all gates, by name. Those of proposals for policies are in the files named
+// after them.
 var Gates = []*Gate{
 	gateCIDRGroups,
 	gateDomainNames,
@@ -40,55 +41,43 @@ var Gates = []*Gate{
 }
 
 var (
-	gateCIDRGroups = &Gate{
-		"CIDRGroups", Proposed, "NPEP-182", "`cidrGroups`, named sets of networks, as peers of administrators' policies",
-		[]string{"spec.ingress.from.cidrGroups", "spec.egress.to.cidrGroups"},
-		func(f *Features) *bool { return &f.CIDRGroups },
-	}
-	gateDomainNames = &Gate{
-		"DomainNames", Experimental, "NPEP-133", "domain names as peers of administrators' policies", nil,
-		func(f *Features) *bool { return &f.DomainNames },
-	}
 	gateEndPort = &Gate{
-		"EndPort", Stable, "", "ranges of ports in NetworkPolicy", nil,
+		"EndPort", Stable, "", "ranges of ports in NetworkPolicy",
 		func(f *Features) *bool { return &f.EndPort },
 	}
-	gateIngressByAddress = &Gate{
-		"IngressByAddress", Proposed, "NPEP-127", "`networks` and `nodes` as peers of ingress in administrators' policies",
-		[]string{"spec.ingress.from.networks", "spec.ingress.from.nodes"},
-		func(f *Features) *bool { return &f.IngressByAddress },
-	}
 	gateNodes = &Gate{
-		"Nodes", Experimental, "NPEP-126", "nodes as peers of administrators' policies", nil,
+		"Nodes", Experimental, "NPEP-126", "nodes as peers of administrators' policies",
 		func(f *Features) *bool { return &f.Nodes },
 	}
 	gatePodNetworkReadiness = &Gate{
-		"PodNetworkReadiness", Proposed, "KEP-5709", "the readiness gate `kube-network-policies.x-k8s.io/network-ready` of pods, with `--pod-readiness`", nil,
+		"PodNetworkReadiness", Proposed, "KEP-5709", "the readiness gate `kube-network-policies.x-k8s.io/network-ready` of pods, with `--pod-readiness`",
 		func(f *Features) *bool { return &f.PodNetworkReadiness },
 	}
 	gateSCTP = &Gate{
-		"SCTP", Stable, "", "protocol SCTP in ports of policies", nil,
+		"SCTP", Stable, "", "protocol SCTP in ports of policies",
 		func(f *Features) *bool { return &f.SCTP },
-	}
-	gateServiceAccounts = &Gate{
-		"ServiceAccounts", Proposed, "NPEP-173", "`serviceAccounts` in subjects and peers of administrators' policies",
-		[]string{"spec.subject.serviceAccounts", "spec.ingress.from.serviceAccounts", "spec.egress.to.serviceAccounts"},
-		func(f *Features) *bool { return &f.ServiceAccounts },
 	}
 )
 
 // Default reports whether the feature is enabled unless flags say otherwise.
 func (g *Gate) Default() bool { return g.Stage != Proposed }
 
-// Adds returns the fields that enabled proposals add to the kind, as Gate.Adds.
-func (k *Kind) Adds(f Features) []string {
-	var fields []string
-	for _, g := range k.Proposals {
-		if *g.Field(&f) {
-			fields = append(fields, g.Adds...)
+// gates are all needed at once.
+type gates []*Gate
+
+// disabled returns the first gate that is disabled, nil if there is none.
+func (g gates) disabled(f Features) *Gate {
+	for _, gate := range g {
+		if !*gate.Field(&f) {
+			return gate
 		}
 	}
-	return fields
+	return nil
+}
+
+// propose reports whether an enabled proposal adds the field that needs the gates.
+func (g gates) propose(f Features) bool {
+	return g.disabled(f) == nil && slices.ContainsFunc(g, func(g *Gate) bool { return g.Stage == Proposed })
 }
 
 // needed says that a field needs the gate, and how to enable it.

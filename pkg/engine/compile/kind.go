@@ -53,8 +53,8 @@ type Kind struct {
 	Tiers []policy.Tier
 	// PortsField is the name of a rule's field for ports.
 	PortsField string
-	// Proposals are the gates of proposals for the kind.
-	Proposals []*Gate
+	// HasProposals reports whether the kind may have the fields of proposals.
+	HasProposals bool
 	// Install adds the Go types of Resource's version to a scheme. It is nil for kinds that are built
 	// into Kubernetes.
 	Install func(*runtime.Scheme) error

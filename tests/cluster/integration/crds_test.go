@@ -49,6 +49,25 @@ func TestServersAcceptProposals(t *testing.T) {
 	}
 }
 
+// With the patch of NPEP-133, which is for the experimental channel, servers refuse domain names outside
+// Admin and Accept.
+func TestServersRefuseDomainNames(t *testing.T) {
+	plane := newest.start(t)
+	k := newKubectl(t, plane.Admin())
+	define(t, plane, crds.V030, crds.Experimental)
+	k.run("patch", "crd", "clusternetworkpolicies.policy.networking.k8s.io", "--type=json", "--patch-file="+proposals+"clusternetworkpolicies/stricter/npep-133.yaml")
+	for _, version := range []string{"v1alpha2", "v1beta1"} {
+		for _, rule := range [][2]string{{"Admin", "Accept"}, {"Admin", "Deny"}, {"Admin", "Pass"}, {"Baseline", "Accept"}} {
+			_, err := k.try(fmt.Sprintf(`{apiVersion: policy.networking.k8s.io/%s, kind: ClusterNetworkPolicy, metadata: {name: names}, spec: {tier: %s, priority: 2, subject: {namespaces: {}},
+				egress: [{action: Pass, to: [{namespaces: {}}]}, {action: %s, to: [{domainNames: [example.com]}]}]}}`, version, rule[0], rule[1]), "create", "--dry-run=server", "-f", "-")
+
+			if refused := err != nil && strings.Contains(err.Error(), "domainNames are for the"); refused == (rule == [2]string{"Admin", "Accept"}) || !refused && err != nil {
+				t.Errorf("%s %v: got %v", version, rule, err)
+			}
+		}
+	}
+}
+
 // define makes a server serve the kinds of a release until the test ends, instead of those of
 // another release.
 func define(t *testing.T, plane *controlplane.ControlPlane, r crds.Release, c crds.Channel) {

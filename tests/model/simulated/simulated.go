@@ -5,6 +5,7 @@ package simulated
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -44,10 +45,10 @@ func (b *Backend) Supports() netpol.Support {
 	return netpol.Support{
 		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},
 		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
-		Features: []netpol.Feature{
+		Features: slices.AppendSeq([]netpol.Feature{
 			netpol.Services, netpol.NodePorts, netpol.LoadBalancers, netpol.HostNetwork, netpol.OutsideHosts, netpol.SilentDrops,
-			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173, netpol.NPEP182,
-		},
+			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields,
+		}, maps.Keys(netpol.Proposals)),
 		Nodes:     nodes,
 		Immediate: true,
 	}

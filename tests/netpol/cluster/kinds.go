@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -89,22 +90,18 @@ type trial struct {
 
 // trials returns what to try on the API server.
 func (b *Backend) trials() []trial {
-	const subject = `tier: Admin, priority: 1000, subject: {namespaces: {}}`
 	on, names := netpol.On(netpol.Namespaces("")), netpol.AllowTo(netpol.Nodes(""), netpol.DomainNames("example.com"))
 	port := netpol.DenyFrom(netpol.Namespaces("")).At(netpol.Named("", "web"))
-	proposed := func(rule string) []netpol.Policy {
-		return []netpol.Policy{netpol.ProposedYAML(trialName, `{`+subject+`, `+rule+`}`)}
-	}
 	all := []trial{
 		{netpol.ExperimentalFields, []netpol.Policy{
 			netpol.NewAdminNetworkPolicy(trialName, 1000, on, names, port),
 			netpol.NewClusterNetworkPolicy(trialName, v1beta1.AdminTier, 1000, on, names),
 		}},
-		{netpol.NPEP127, proposed(`ingress: [{action: Pass, from: [{networks: [192.0.2.0/24]}, {nodes: {}}]}]`)},
-		{netpol.NPEP173, proposed(`ingress: [{action: Pass, from: [{serviceAccounts: {namespaceSelector: {}, names: [a]}}]}]`)},
 	}
-	if slices.Contains(b.kinds, cidrGroup) {
-		all = append(all, trial{netpol.NPEP182, proposed(`egress: [{action: Pass, to: [{cidrGroups: {names: [a]}}]}]`)})
+	for _, feature := range slices.Sorted(maps.Keys(netpol.Proposals)) {
+		if feature != netpol.NPEP182 || slices.Contains(b.kinds, cidrGroup) {
+			all = append(all, trial{feature, []netpol.Policy{netpol.ProposedYAML(trialName, `{tier: Admin, priority: 1000, subject: {namespaces: {}}, `+netpol.Proposals[feature]+`}`)}})
+		}
 	}
 	return all
 }

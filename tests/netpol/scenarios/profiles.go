@@ -3,6 +3,7 @@ package scenarios
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -38,5 +39,5 @@ func isOfNetworkPolicyAPI(s netpol.Scenario) bool {
 	needs := func(features ...netpol.Feature) bool {
 		return slices.ContainsFunc(features, func(f netpol.Feature) bool { return slices.Contains(s.Needs, f) })
 	}
-	return needs(netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies) && !needs(netpol.NPEP127, netpol.NPEP173, netpol.NPEP182)
+	return needs(netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies) && !needs(slices.Collect(maps.Keys(netpol.Proposals))...)
 }

@@ -13,7 +13,7 @@ import (
 // All returns every scenario. Their names are unique.
 func All() []netpol.Scenario {
 	return slices.Concat(defaults, selectors, portRules, namedPorts, blocks, stacked, updates, events, lives, special, families,
-		adminTiers, clusterTiers, bothVersions, adminPeers, adminPorts, adminServices, adminUpdates, adminFaults, ingressByAddress, serviceAccounts, cidrGroups)
+		adminTiers, clusterTiers, bothVersions, adminPeers, adminPorts, adminServices, adminUpdates, adminFaults, proposals)
 }
 
 // holds returns a scenario with one step that applies policies.

@@ -6,6 +6,7 @@ package backend
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 )
@@ -24,11 +26,14 @@ const nodes = 2
 // startTimeout limits how long agents may take to become ready.
 const startTimeout = time.Minute
 
-// Agents enforce administrators' policies, and the proposals that Supports has.
-const (
-	withAdmin     = "--admin-policies"
-	withProposals = "--feature-gates=CIDRGroups=true,IngressByAddress=true,ServiceAccounts=true"
-)
+// withProposals returns flags with which agents enforce administrators' policies and all proposals.
+func withProposals() []string {
+	flags := []string{"--admin-policies"}
+	for _, g := range compile.Gates {
+		flags = append(flags, "--feature-gates="+g.Name+"=true")
+	}
+	return flags
+}
 
 // Backend is a lab with an agent on each node. A scenario reuses pods of the previous one
 // with the same name and node.
@@ -89,7 +94,7 @@ func (b *Backend) startAgents(ctx context.Context, binary string, args []string)
 		return err
 	}
 	for _, node := range b.lab.Nodes {
-		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: b.manifests.Dir(), Args: append([]string{withAdmin, withProposals}, args...)})
+		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: b.manifests.Dir(), Args: append(withProposals(), args...)})
 		if err != nil {
 			return err
 		}
@@ -111,10 +116,11 @@ func (b *Backend) Supports() netpol.Support {
 		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 		Features: []netpol.Feature{
 			netpol.Services, netpol.NodePorts, netpol.LoadBalancers, netpol.HostNetwork, netpol.OutsideHosts, netpol.CutsEstablished,
-			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173, netpol.NPEP182,
+			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields,
 		},
 		Nodes: nodes,
 	}
+	supported.Features = slices.AppendSeq(supported.Features, maps.Keys(netpol.Proposals))
 	if !b.rejects {
 		supported.Features = append(supported.Features, netpol.SilentDrops)
 	}

@@ -4,8 +4,8 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 settings
-gates=IngressByAddress=true,ServiceAccounts=true,CIDRGroups=true
 crds=$root/cmd/kubectl-netpol/apivalidation/crds/proposals
+gates=$(sed -n 's/^# .*--feature-gates=\([A-Za-z]*=true\).*/\1/p' "$crds"/clusternetworkpolicies/*.yaml | paste -sd,)
 
 kubectl apply -f "$crds/cidrgroups.yaml"
 for patch in "$crds"/clusternetworkpolicies/*.yaml; do

@@ -12,6 +12,11 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
+var gateCIDRGroups = &Gate{
+	"CIDRGroups", Proposed, "NPEP-182", "`cidrGroups`, named sets of networks, as peers of administrators' policies",
+	func(f *Features) *bool { return &f.CIDRGroups },
+}
+
 // KindCIDRGroup is a named set of networks that policies refer to (NPEP-182). Like administrators'
 // policies it is a custom resource.
 var KindCIDRGroup = kind[proposed.CIDRGroup](Kind{
@@ -23,7 +28,7 @@ var KindCIDRGroup = kind[proposed.CIDRGroup](Kind{
 // ReadsCIDRGroups reports whether policies may refer to CIDRGroups, if enabled are the
 // administrators' kinds that are enforced.
 func ReadsCIDRGroups(enabled []*Kind, f Features) bool {
-	return f.CIDRGroups && slices.ContainsFunc(enabled, func(k *Kind) bool { return slices.Contains(k.Proposals, gateCIDRGroups) })
+	return f.CIDRGroups && slices.ContainsFunc(enabled, func(k *Kind) bool { return k.HasProposals })
 }
 
 // CIDRGroup is the part of a CIDRGroup that policies need. It is immutable.

@@ -1,8 +1,6 @@
 package proposed
 
 import (
-	"slices"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -50,34 +48,8 @@ type CIDRGroups struct {
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-func (g *CIDRGroups) deepCopy() *CIDRGroups {
-	if g == nil {
-		return nil
-	}
-	return &CIDRGroups{slices.Clone(g.Names), g.Selector.DeepCopy()}
-}
+// DeepCopyObject implements runtime.Object.
+func (g *CIDRGroup) DeepCopyObject() runtime.Object { return deepCopy(g) }
 
 // DeepCopyObject implements runtime.Object.
-func (g *CIDRGroup) DeepCopyObject() runtime.Object { return g.DeepCopy() }
-
-// DeepCopy returns a copy that shares nothing with g.
-func (g *CIDRGroup) DeepCopy() *CIDRGroup {
-	if g == nil {
-		return nil
-	}
-	out := *g
-	g.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Spec.CIDRs = slices.Clone(g.Spec.CIDRs)
-	return &out
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *CIDRGroupList) DeepCopyObject() runtime.Object {
-	if l == nil {
-		return nil
-	}
-	out := *l
-	l.ListMeta.DeepCopyInto(&out.ListMeta)
-	out.Items = copied(l.Items, func(g, into *CIDRGroup) { *into = *g.DeepCopy() })
-	return &out
-}
+func (l *CIDRGroupList) DeepCopyObject() runtime.Object { return deepCopy(l) }
