@@ -17,7 +17,7 @@ nodes="n1 n2"
 parameters=(KUBERNETES FAMILY PROXY CNI SUBNETS)
 declare -A default=([KUBERNETES]=v1.35 [FAMILY]=dual [PROXY]=nftables [CNI]=ptp [SUBNETS]=1)
 declare -A allowed=([KUBERNETES]="v1.35 v1.36 v1.37" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs"
-	[CNI]="ptp bridge" [SUBNETS]="1 2")
+	[CNI]="ptp bridge flannel flannel-vxlan" [SUBNETS]="1 2")
 
 settings() {
 	local name value
@@ -87,6 +87,9 @@ within() {
 
 # has_ipvs succeeds if the kernel has IPVS, which kube-proxy needs in this mode.
 has_ipvs() { [[ -e /proc/net/ip_vs ]] || modprobe -q ip_vs 2>/dev/null; }
+
+# has_vxlan succeeds if the kernel can make a VXLAN device.
+has_vxlan() { unshare --net ip link add vxlan0 type vxlan id 1 dstport 8472 2>/dev/null; }
 
 # has_sctp succeeds if the kernel has SCTP sockets.
 has_sctp() { grep -q SCTP /proc/net/protocols || modprobe -q sctp 2>/dev/null; }

@@ -51,6 +51,21 @@ maxPods: 250
 volumePluginDir: /var/lib/kubelet/volumeplugins
 YAML
 
+if [[ $CNI == flannel* ]]; then
+	backend=host-gw
+	[[ $CNI != *-vxlan ]] || backend=vxlan
+	networks=
+	for range in ${pods//,/ }; do
+		if [[ $range == *:* ]]; then
+			networks+="\"EnableIPv6\": true, \"IPv6Network\": \"$range\", "
+		else
+			networks+="\"Network\": \"$range\", "
+		fi
+	done
+	[[ $networks == *'"Network"'* ]] || networks+='"EnableIPv4": false, '
+	put "$mine/flannel.json" <<<"{$networks\"Backend\": {\"Type\": \"$backend\"}}"
+fi
+
 # The limits of connection tracking belong to the machine.
 put "$mine/kube-proxy.yaml" <<YAML
 apiVersion: kubeproxy.config.k8s.io/v1alpha1

@@ -54,4 +54,9 @@ done
 keep kubelet "$(program kubelet)" --config "$mine/kubelet.yaml" --kubeconfig "$state/$node.conf" \
 	--hostname-override "$node" --node-ip "$(of_families node "$node")" --v 1
 keep kube-proxy "$(program kube-proxy)" --config "$mine/kube-proxy.yaml" --hostname-override "$node" --v 1
+if [[ $CNI == flannel* ]]; then
+	for family in ip ip6; do echo 1 >/proc/sys/net/bridge/bridge-nf-call-${family}tables; done
+	NODE_NAME=$node keep flanneld "$(program flanneld)" --kube-subnet-mgr --kubeconfig-file "$state/admin.conf" \
+		--net-config-path "$mine/flannel.json" --subnet-file "$mine/subnet.env" --iface eth0 --ip-masq
+fi
 while :; do wait -n || sleep 1; done

@@ -44,6 +44,11 @@ bridge_in() {
 	fi
 }
 
+mtu=
+if [[ $CNI == flannel* ]]; then # its daemon says which subnet the node has, and makes the routes to others
+	. "$state/$node/subnet.env"
+	mtu=", \"mtu\": $FLANNEL_MTU"
+fi
 firsts=$(kubectl get node "$node" -o jsonpath='{.spec.podCIDRs[*]}')
 ranges=() routes=()
 for range in $firsts; do
@@ -58,15 +63,15 @@ for range in $firsts; do
 	for subnet in "${subnets[@]}"; do
 		[[ $CNI != bridge || $SUBNETS == 1 ]] || bridge_in "$subnet"
 		for other in cp $nodes; do
-			[[ $other == "$node" ]] || ip -n "$prefix-$other" route replace "$subnet" via "$gateway"
+			[[ $other == "$node" || $other != cp && $CNI == flannel* ]] || ip -n "$prefix-$other" route replace "$subnet" via "$gateway"
 		done
 	done
 done
 [[ ${#ranges[@]} -gt 0 ]] || exit 1
 
 plugin='"type": "ptp"'
-if [[ $CNI == bridge ]]; then
-	plugin="\"type\": \"bridge\", \"bridge\": \"cni0\", \"isGateway\": $( ((SUBNETS == 1)) && echo true || echo false), \"hairpinMode\": true"
+if [[ $CNI != ptp ]]; then
+	plugin="\"type\": \"bridge\", \"bridge\": \"cni0\", \"isGateway\": $( ((SUBNETS == 1)) && echo true || echo false), \"hairpinMode\": true$mtu"
 	# Services between pods of one bridge depend on it, and so do policies.
 	nsenter --net="/run/netns/$prefix-$node" -- \
 		sh -c 'for family in ip ip6; do echo 1 >/proc/sys/net/bridge/bridge-nf-call-${family}tables; done'

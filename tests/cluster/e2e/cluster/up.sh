@@ -6,6 +6,8 @@ set -euo pipefail
 [[ $EUID -eq 0 ]] || die "a cluster needs root"
 settings
 [[ $PROXY != ipvs ]] || has_ipvs || die "PROXY=ipvs: this kernel has no IPVS (the module ip_vs)"
+[[ $CNI != flannel* || $SUBNETS == 1 ]] || die "CNI=$CNI: flannel has one pod subnet for each node, so SUBNETS must be 1"
+[[ $CNI != flannel-vxlan ]] || has_vxlan || die "CNI=flannel-vxlan: this kernel has no VXLAN (the module vxlan)"
 manifest=${AGENT:-install.yaml} # of the repository, or none
 provider=${PROVIDER:-}          # another provider of network policies
 [[ $provider =~ ^(kube-router)?$ ]] || die "PROVIDER=$provider: must be kube-router"
@@ -44,6 +46,7 @@ made_by=$(has_sctp && echo sctp; sed "s|.*/||" "$state/programs"; cat "$here"/im
 images=$cache/images/$(basename "$(head -n 1 "$state/programs")")-$made_by
 "$here/images.sh" "$images"
 echo "$images" >"$state/images"
+[[ $CNI != flannel* ]] || (cd "$root/tests/cluster/integration" && go run ./servers/build flannel) >>"$state/programs"
 started=$SECONDS
 
 # --- control plane

@@ -34,6 +34,7 @@ type Release struct {
 	// stamped are packages whose variables hold the version. Without them a
 	// server calls itself v0.0.0 and clients do not know what it can do.
 	stamped []string
+	cgo     bool // needs a C compiler
 }
 
 // The releases that the tests use.
@@ -63,6 +64,15 @@ var (
 		name:     "kube-router",
 		module:   "github.com/cloudnativelabs/kube-router/v2",
 		programs: map[string]string{"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+	}
+	// Flannel is the network that policy-only agents are most often used with. Its backend udp, which
+	// is not used here, is in C.
+	Flannel = Release{
+		folder:   "flannel",
+		name:     "flannel",
+		module:   "github.com/flannel-io/flannel",
+		programs: map[string]string{"flanneld": "github.com/flannel-io/flannel"},
+		cgo:      true,
 	}
 	// Clusters are the Kubernetes releases that nodes of tests/cluster/e2e/cluster can run,
 	// each followed by its end-to-end tests. These take as long to build as Kubernetes
@@ -117,7 +127,7 @@ func endToEnd(folder string) Release {
 // Named returns the release of FOLDER or FOLDER/PART.
 func Named(name string) (Release, error) {
 	var known []string
-	for _, r := range slices.Concat(All, Clusters, []Release{DNS, KubeRouter}) {
+	for _, r := range slices.Concat(All, Clusters, []Release{DNS, KubeRouter, Flannel}) {
 		if path.Join(r.folder, r.part) == name {
 			return r, nil
 		}
@@ -247,6 +257,9 @@ func (r Release) build(ctx context.Context, source, file, program string, log io
 	}
 	args = append(args, "-trimpath", "-ldflags", strings.Join(flags, " "), "-o", file+".new", program)
 	cmd := command(ctx, source, "go", args...)
+	if r.cgo {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
 		return err
