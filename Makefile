@@ -45,6 +45,11 @@ RACE = ./pkg/agent ./pkg/kernel/addressreuse ./pkg/kernel/handover ./pkg/kernel/
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel/steer ./tests/packets/netns ./tests/packets/neighbours
 
+# Packages that read or write binary. An emulator of user programs makes no namespaces, so its root must
+# not be allowed to.
+BINARY = ./pkg/engine/packet ./pkg/kernel/... ./pkg/cluster/cniresults ./pkg/cluster/podwatch ./pkg/cluster/statefile ./pkg/base/sealedfile ./pkg/agent/flows ./pkg/agent/inforce ./pkg/agent/names/domains
+NO_NAMESPACES = $(if $(filter 0,$(shell id -u)),setpriv --bounding-set -sys_admin)
+
 # The plugin is a module of its own, as are some tests, because of what they depend on.
 PLUGIN = cmd/kubectl-netpol
 MODULES = $(PLUGIN) tests/netpol tests/netpol/specs tests/model/e2e tests/cluster/integration tests/cluster/conformance tests/cluster/conformance/v0.1.7 tests/cluster/conformance/v0.2.0 tests/cluster/conformance/v0.3.0 tests/speed tests/repository/view release
@@ -60,7 +65,7 @@ PROOF ?= $(PROJECT)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build docs demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build docs demo test test-all test-unit test-emulated test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^##@ (.*)/\n\1/p; s/^([a-z0-9-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -100,6 +105,9 @@ test-unit: tools ## the tests of each package
 	cd tests/model/e2e && $(GO) test $(SHORT) .
 	cd tests/cluster/integration && $(GO) test $(SHORT) ./install
 	cd release && $(GO) test $(SHORT) ./...
+
+test-emulated: ## what reads or writes binary, big-endian (s390x) and on arm64, emulated by qemu-user-static and without the kernel: minutes
+	$(foreach machine,s390x/s390x arm64/aarch64,GOARCH=$(patsubst %/,%,$(dir $(machine))) NETNS_REQUIRED= $(GO) test $(SHORT) $(QUICK) -count 1 -exec '$(NO_NAMESPACES) qemu-$(notdir $(machine))-static' $(BINARY) &&) true
 
 test-scenarios: ## the truth tables of every scenario, in process
 	$(GO) run ./tests/packets/suite

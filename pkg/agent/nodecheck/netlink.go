@@ -1,7 +1,6 @@
 package nodecheck
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -61,12 +60,22 @@ func (s *State) readHelpers() error {
 func (s *State) readForwards() error {
 	found := false
 	err := listNftables(unix.NFT_MSG_GETRULE, unix.NFPROTO_NETDEV, func(_ uint8, rule []byte) {
-		found = found || bytes.Contains(rule, []byte("\x08\x00\x01\x00fwd\x00")) // NFTA_EXPR_NAME "fwd"
+		found = found || forwards(rule)
 	})
 	if found {
 		s.add(DataPlane, "rule with fwd in a table of the family netdev")
 	}
 	return err
+}
+
+// forwards reports whether a rule has the expression fwd.
+func forwards(rule []byte) bool {
+	for _, expression := range nlattr.All(attribute(rule, unix.NFTA_RULE_EXPRESSIONS)) {
+		if text(expression, unix.NFTA_EXPR_NAME) == "fwd" {
+			return true
+		}
+	}
+	return false
 }
 
 // filtered returns the indices of the interfaces with a qdisc that runs filters: clsact or ingress.

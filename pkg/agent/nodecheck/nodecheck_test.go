@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"github.com/mdlayher/netlink"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
@@ -176,4 +178,28 @@ func TestUntracked(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// On machines of either byte order.
+func TestForwardsFindsTheExpression(t *testing.T) {
+	for name, want := range map[string]bool{"fwd": true, "fwd2": false, "dup": false} {
+		ae := netlink.NewAttributeEncoder()
+		ae.String(unix.NFTA_RULE_TABLE, "fwd")
+		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(list *netlink.AttributeEncoder) error {
+			for _, name := range []string{"immediate", name} {
+				list.Nested(unix.NFTA_LIST_ELEM, func(e *netlink.AttributeEncoder) error {
+					e.String(unix.NFTA_EXPR_NAME, name)
+					return nil
+				})
+			}
+			return nil
+		})
+		rule, err := ae.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := forwards(rule); got != want {
+			t.Errorf("a rule with %s: got %t, want %t", name, got, want)
+		}
+	}
 }

@@ -144,6 +144,7 @@ type Blocker struct {
 	overrideKernel func(context.Context, Overrides) error
 
 	// Fakes in tests.
+	prepare   func(tables int) error // makes open need no file descriptors
 	open      func(context.Context) (table, error)
 	count     func() (int, error)
 	nodeAddrs func() (addrSet, error)
@@ -186,7 +187,7 @@ func New(cfg Config) (*Blocker, error) {
 		schedule:       newSchedule(),
 		missing:        true,
 	}
-	b.open = b.sockets.open
+	b.prepare, b.open = b.sockets.prepare, b.sockets.open
 	b.runner = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: minPassInterval}, b.sync)
 	b.accepted = newAccepted(b.runner.Poke)
 	return b, nil
@@ -236,7 +237,7 @@ const maxOpen = 4
 func (b *Blocker) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
 	logger.Info("Started blocking established connections", "mark", fmt.Sprintf("%#x", b.mark))
-	if err := b.sockets.prepare(maxOpen); err != nil {
+	if err := b.prepare(maxOpen); err != nil {
 		return err
 	}
 	defer b.sockets.close()

@@ -246,6 +246,7 @@ func newFake(t testing.TB) (*Blocker, *fakeTable) {
 		t.Fatal(err)
 	}
 	f := &fakeTable{crowd: fewEntries}
+	b.prepare = func(int) error { return nil }
 	b.open = func(ctx context.Context) (table, error) {
 		if ctx.Err() != nil {
 			return nil, errors.New("opened too late")

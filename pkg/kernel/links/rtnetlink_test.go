@@ -2,6 +2,7 @@ package links
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"maps"
 	"net/netip"
@@ -186,7 +187,7 @@ func linkMessage(t *testing.T, kind string, attribute, port uint16) []byte {
 		t.Fatal(err)
 	}
 	header := make([]byte, unix.SizeofIfInfomsg)
-	header[4] = 7 // the index
+	binary.NativeEndian.PutUint32(header[4:], 7) // the index
 	return append(header, b...)
 }
 

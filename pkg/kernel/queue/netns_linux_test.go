@@ -52,7 +52,8 @@ func skipOrFail(t *testing.T, err error) {
 	if err == nil {
 		return
 	}
-	unsupported := errors.Is(err, errors.ErrUnsupported) || errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrPermission)
+	unsupported := errors.Is(err, errors.ErrUnsupported) || errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrPermission) ||
+		errors.Is(err, syscall.EINVAL) // an emulator makes no namespaces
 	if unsupported && os.Getenv("NETNS_REQUIRED") == "" {
 		t.Skip(err)
 	}

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -13,6 +14,9 @@ import (
 func dial(t *testing.T) *Conn {
 	t.Helper()
 	conn, err := Dial()
+	if errors.Is(err, unix.EPROTONOSUPPORT) && os.Getenv("NETNS_REQUIRED") == "" {
+		t.Skip(err) // an emulator
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
