@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/intent"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 )
 
 type assertOptions struct {
@@ -173,9 +174,9 @@ func assertSummary(results []intent.Result) string {
 			failed++
 		}
 	}
-	summary := fmt.Sprintf("%s about %s", count(len(results), "expectation", "expectations"), count(connections, "connection", "connections"))
+	summary := fmt.Sprintf("%s about %s", words.Count(len(results), "expectation", "expectations"), words.Count(connections, "connection", "connections"))
 	if failed == 0 {
 		return summary + ": all hold"
 	}
-	return fmt.Sprintf("%s: %s not hold", summary, count(failed, "does", "do"))
+	return fmt.Sprintf("%s: %s not hold", summary, words.Count(failed, "does", "do"))
 }

@@ -31,12 +31,8 @@ func (f *sideFinder) serviceOf(name string) *corev1.Service {
 	if !namesService(name) {
 		return f.serviceAt(name)
 	}
-	parts := strings.Split(name, "/")
-	namespace := f.namespace
-	if len(parts) == 3 {
-		namespace = parts[0]
-	}
-	return f.services.named(namespace, parts[len(parts)-1])
+	w, _ := workloads.Parse(name)
+	return f.services.named(cmp.Or(w.Namespace, f.namespace), w.Name)
 }
 
 // findClient returns the side of a name like find. No packet comes from a cluster IP: as a
@@ -293,7 +289,7 @@ func (f *sideFinder) serviceSide(namespace, name string) (reachability.Side, err
 // behindPorts returns what is behind some ports of a Service.
 func (f *sideFinder) behindPorts(s *corev1.Service, ports []corev1.ServicePort) (reachability.Side, error) {
 	namespace, name, spec := s.Namespace, s.Name, &s.Spec
-	side := reachability.Side{Namespace: namespace, Name: workloads.ShortName(workloads.Service) + "/" + name}
+	side := reachability.Side{Namespace: namespace, Name: workloads.Ref{Kind: workloads.Service, Name: name}.Title()}
 	if len(spec.Selector) == 0 {
 		return f.endpointsOf(side, s, ports)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 )
 
 type checkOptions struct {
@@ -163,7 +164,7 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 		return nil, errors.New("there is neither a policy nor a pod to check")
 	}
 	in.ServiceCIDRs = append(in.ServiceCIDRs, ranges...)
-	done := c.progress("Checking " + count(len(in.Policies), "policy", "policies"))
+	done := c.progress("Checking " + words.Count(len(in.Policies), "policy", "policies"))
 	r := newReport(in, files, c.disabled)
 	done()
 	if !slices.Contains(c.disabled, lint.Refused) {
@@ -181,7 +182,7 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 	}
 	if known != nil {
 		if gone := r.leaveOutKnown(known); gone > 0 && c.namespace == "" {
-			fmt.Fprintf(c.notes, "%s of %s: write it again\n", count(gone, "finding is gone", "findings are gone"), c.baseline)
+			fmt.Fprintf(c.notes, "%s of %s: write it again\n", words.Count(gone, "finding is gone", "findings are gone"), c.baseline)
 		}
 	}
 	if c.output != "json" { // a baseline has each object

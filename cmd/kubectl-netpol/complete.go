@@ -128,7 +128,7 @@ func sideNamesOf(o *options, c completed) []string {
 	own := cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault)
 	var found []string
 	for w := range c.workloads {
-		name := workloadName(w)
+		name := w.Title()
 		switch {
 		case w.Namespace == own:
 			found = append(found, name)

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
@@ -29,7 +30,7 @@ func newPodGroups(pods []*corev1.Pod) podGroups {
 	groups := podGroups{}
 	for _, p := range pods {
 		if w := workloads.Of(p); w.Kind != workloads.Pod && !compile.Ended(p) {
-			title := w.Namespace + "/" + workloadName(w)
+			title := w.Namespace + "/" + w.Title()
 			groups[title] = append(groups[title], p.Namespace+"/"+p.Name)
 		}
 	}
@@ -96,7 +97,7 @@ func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, others *ot
 
 // comparedLines says what was compared and what was not.
 func comparedLines(d *reachability.Difference, others *otherChanges) []string {
-	compared := fmt.Sprintf("Compared: %s, between %s", join(d.Checked), count(d.Pods, "pod", "pods"))
+	compared := fmt.Sprintf("Compared: %s, between %s", join(d.Checked), words.Count(d.Pods, "pod", "pods"))
 	if n := len(d.NewPods); n > 0 {
 		compared += " and a new pod without labels"
 		if n > 1 {
@@ -143,13 +144,6 @@ func join(spans []reachability.PortRange) string {
 		names = append(names, s.String())
 	}
 	return strings.Join(names, "; ")
-}
-
-func count[N int | uint64](n N, one, plural string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, plural)
 }
 
 // changeLine is a set of connections with the same change.
@@ -216,10 +210,4 @@ func members(g reachability.Group) []string {
 // mostNames is the maximum number of names in a line.
 const mostNames = 8
 
-func shorten(names []string) string {
-	line := strings.Join(names[:min(mostNames, len(names))], ", ")
-	if more := len(names) - mostNames; more > 0 {
-		line += fmt.Sprintf(", and %d more", more)
-	}
-	return line
-}
+func shorten(names []string) string { return words.Few(names, mostNames, ", ") }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
@@ -186,7 +187,7 @@ func (d *diagnosis) write(w io.Writer) error {
 	for _, kind := range sortedKeys(d.Definitions) {
 		fmt.Fprintf(out, ", %s %s", kind, d.Definitions[kind])
 	}
-	fmt.Fprintf(out, "\n%s made\n", count(d.Connections, "connection", "connections"))
+	fmt.Fprintf(out, "\n%s made\n", words.Count(d.Connections, "connection", "connections"))
 	for _, text := range d.Findings {
 		fmt.Fprintf(out, "Finding: %s\n", text)
 	}

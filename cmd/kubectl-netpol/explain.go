@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/suggest"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -59,7 +60,7 @@ some of the pods only, and 2 when there is no answer.`,
   kubectl-netpol explain deploy/web svc/db -n shop --flows`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return fmt.Errorf("name a source and a destination, SRC DST: got %s", count(len(args), "argument", "arguments"))
+				return fmt.Errorf("name a source and a destination, SRC DST: got %s", words.Count(len(args), "argument", "arguments"))
 			}
 			return nil
 		},
@@ -357,7 +358,7 @@ func explainSides(c *reachability.Cluster, o *reachability.Overview, family reac
 		answer.Notes = append(answer.Notes, fmt.Sprintf("%s has one pod; another one of it would be denied", from))
 	case len(membersOf(*from))*len(membersOf(*to)) > 1:
 		answer.Notes = append(answer.Notes, fmt.Sprintf("of %s from %s to %s, %d are allowed and %d denied; this is one of them",
-			count(p.Pairs, "connection", "connections"), from, to, p.Pairs-denied, denied))
+			words.Count(p.Pairs, "connection", "connections"), from, to, p.Pairs-denied, denied))
 	}
 	return answer
 }

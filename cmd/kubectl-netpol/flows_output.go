@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 )
@@ -217,10 +218,10 @@ func writeLosses(w io.Writer, records []flows.Record) {
 			continue
 		}
 		if r.Lost > 0 {
-			fmt.Fprintf(w, "Node %s: %s in no flow, because they came too fast\n", r.Node, count(r.Lost, "decision is", "decisions are"))
+			fmt.Fprintf(w, "Node %s: %s in no flow, because they came too fast\n", r.Node, words.Count(r.Lost, "decision is", "decisions are"))
 		}
 		if r.Evicted > 0 {
-			fmt.Fprintf(w, "Node %s: %s made room for others\n", r.Node, count(r.Evicted, "flow", "flows"))
+			fmt.Fprintf(w, "Node %s: %s made room for others\n", r.Node, words.Count(r.Evicted, "flow", "flows"))
 		}
 	}
 }

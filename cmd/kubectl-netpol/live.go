@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -56,12 +55,8 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 func (o *options) mayRead() []string {
 	all := []string{cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault)}
 	for _, name := range o.named {
-		kind, _, _ := strings.Cut(name, "/")
-		if _, ok := kindOf(kind); ok || isAddress(name) {
-			continue // in the namespace above, or cluster-scoped
-		}
-		if namespace, _, ok := strings.Cut(o.qualified(name), "/"); ok {
-			all = append(all, namespace)
+		if w, err := workloads.Parse(name); err == nil && w.Namespace != "" {
+			all = append(all, w.Namespace)
 		}
 	}
 	slices.Sort(all)

@@ -50,9 +50,8 @@ A cell has the ports that are reached: "80,443/TCP 53/UDP", "all", or "·" for n
 "other" is ICMP and all other protocols without ports. With --port it has ✓ or ·.
 With "~" before it, some pods of the two sides reach the ports and some do not.
 
-A table that is wider than the terminal has numbers for columns and letters for
-ports, or is a list where that is shorter. The width is that of COLUMNS or of the
-terminal, else 120. view -o html makes a page, and other forms come from JSON.
+What is wider than the terminal is a list instead. The width is that of COLUMNS or of
+the terminal, else 120. view -o html makes a page, and other forms come from JSON.
 
 Rules that allow by domain names match nothing here, because only agents know what
 pods learn from DNS; they are listed on standard error.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/helmchart"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -186,7 +186,7 @@ func (o *options) printNotes(objects *clusterfiles.Objects) {
 		fmt.Fprintln(o.notes, note)
 	}
 	if n := len(objects.Unaddressed); n > 0 {
-		fmt.Fprintf(o.notes, "Assumed: %s without an address in %s; --pod-cidr states other ranges\n", count(n, "pod", "pods"), strings.Join(o.assumedRanges(objects), ", "))
+		fmt.Fprintf(o.notes, "Assumed: %s without an address in %s; --pod-cidr states other ranges\n", words.Count(n, "pod", "pods"), strings.Join(o.assumedRanges(objects), ", "))
 	}
 }
 
@@ -255,14 +255,6 @@ func (o *options) checkNamespace(known []*corev1.Namespace) error {
 		return fmt.Errorf("--namespace=%s: there is no such namespace; near it: %s", o.namespace, shorten(near))
 	}
 	return fmt.Errorf("--namespace=%s: there is no such namespace; there are %s", o.namespace, shorten(all))
-}
-
-// qualified returns the name of a side with its namespace.
-func (o *options) qualified(name string) string {
-	if strings.ContainsAny(name, "/:") || isAddress(name) {
-		return name
-	}
-	return cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault) + "/" + name
 }
 
 // traffic are the flags that select connections.

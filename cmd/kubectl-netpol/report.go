@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -307,14 +308,14 @@ func writeText(w io.Writer, r *report) error {
 		explained[f.Rule] = true
 		fmt.Fprintf(&b, "    Fix: %s\n", f.Fix)
 	}
-	fmt.Fprintf(&b, "%s in %s%s\n", count(len(r.Findings), "finding", "findings"), r.counted(), r.bySeverity())
+	fmt.Fprintf(&b, "%s in %s%s\n", words.Count(len(r.Findings), "finding", "findings"), r.counted(), r.bySeverity())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
 // counted returns the number of policies, "12 policies, 1 refused".
 func (r *report) counted() string {
-	text := count(r.Policies, "policy", "policies")
+	text := words.Count(r.Policies, "policy", "policies")
 	if r.Refused > 0 {
 		text += fmt.Sprintf(", %d refused", r.Refused)
 	}
@@ -334,7 +335,7 @@ func (r *report) bySeverity() string {
 			}
 		}
 		if n > 0 {
-			parts = append(parts, count(n, s.String(), plurals[s]))
+			parts = append(parts, words.Count(n, s.String(), plurals[s]))
 		}
 	}
 	if n := len(r.Ignored); n > 0 {

@@ -15,24 +15,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 )
 
-// kindOf returns the kind that kubectl calls name.
-func kindOf(name string) (kind string, ok bool) {
-	kind = workloads.KindNamed(name)
-	return kind, kind != ""
-}
-
-// workloadName returns the name of a workload in its namespace, such as "deploy/web", or
-// the name of a pod without a workload.
-func workloadName(w workloads.Ref) string {
-	if w.Kind == workloads.Pod {
-		return w.Name
-	}
-	return workloads.ShortName(w.Kind) + "/" + w.Name
-}
-
 func ofWorkload(p *corev1.Pod) reachability.Side {
 	w := workloads.Of(p)
-	return reachability.Side{Namespace: w.Namespace, Name: workloadName(w), Replicated: w.Kind != workloads.Pod || reachability.IsNew(p)}
+	return reachability.Side{Namespace: w.Namespace, Name: w.Title(), Replicated: w.Kind != workloads.Pod || reachability.IsNew(p)}
 }
 
 func ofPod(p *corev1.Pod) reachability.Side {
@@ -53,9 +38,8 @@ func ofNamespace(p *corev1.Pod) reachability.Side { return reachability.Side{Nam
 
 // namesService reports whether a name is that of a Service.
 func namesService(name string) bool {
-	parts := strings.Split(name, "/")
-	kind, ok := kindOf(parts[max(0, len(parts)-2)])
-	return ok && kind == workloads.Service && len(parts) > 1
+	w, err := workloads.Parse(name)
+	return err == nil && w.Kind == workloads.Service
 }
 
 // sideFinder resolves names to sides.
@@ -76,27 +60,25 @@ func (o *options) sideFinder(c *reachability.Cluster, pods []*corev1.Pod) *sideF
 // find returns the side of a name: an address, a pod, a workload (deploy/web), or the pods
 // behind a Service (svc/web), with or without a namespace.
 func (f *sideFinder) find(name string) (reachability.Side, error) {
-	parts := strings.Split(name, "/")
-	if isAddress(name) || len(parts) > 3 {
+	if isAddress(name) {
 		side, err := f.endpoint(name)
 		return side, errors.Join(f.unused(name), err)
 	}
-	if len(parts) == 3 {
-		kind, ok := kindOf(parts[1])
-		if !ok {
-			return reachability.Side{}, fmt.Errorf("%q: %s is no kind of workload", name, parts[1])
-		}
-		return f.ofKind(kind, parts[0], parts[2])
+	w, err := workloads.Parse(name)
+	if err != nil {
+		return reachability.Side{}, err
 	}
-	if len(parts) == 1 {
-		parts = []string{f.namespace, name}
-	} else if kind, ok := kindOf(parts[0]); ok && !f.hasPod(name) {
-		return f.ofKind(kind, f.namespace, parts[1])
+	if f.hasPod(name) {
+		return f.endpoint(name)
 	}
-	if f.hasPod(parts[0] + "/" + parts[1]) {
-		return f.endpoint(parts[0] + "/" + parts[1])
+	w.Namespace = cmp.Or(w.Namespace, f.namespace)
+	if w.Kind != "" {
+		return f.ofKind(w)
 	}
-	return f.anyKind(parts[0], parts[1])
+	if f.hasPod(w.String()) {
+		return f.endpoint(w.String())
+	}
+	return f.anyKind(w)
 }
 
 func (f *sideFinder) hasPod(name string) bool {
@@ -118,42 +100,39 @@ func (f *sideFinder) endpoint(name string) (reachability.Side, error) {
 
 // anyKind returns the only workload of that name, whatever its kind. If there is none, it
 // returns the error of the look-up as a pod.
-func (f *sideFinder) anyKind(namespace, name string) (reachability.Side, error) {
-	kinds := map[string]bool{}
+func (f *sideFinder) anyKind(named workloads.Ref) (reachability.Side, error) {
+	var found []workloads.Ref
 	for _, p := range f.pods {
-		if w := workloads.Of(p); w.Namespace == namespace && w.Name == name {
-			kinds[w.Kind] = true
+		if w := workloads.Of(p); w.Namespace == named.Namespace && w.Name == named.Name && !slices.Contains(found, w) {
+			found = append(found, w)
 		}
 	}
-	var found []string
-	for kind := range kinds {
-		found = append(found, workloads.ShortName(kind)+"/"+name)
-	}
-	slices.Sort(found)
 	switch len(found) {
 	case 0:
-		if outside := f.cluster.Outside(reachability.FirstCommon, f.services.translated()); name == outside.Name && namespace == f.namespace && len(outside.Members) > 0 {
+		if outside := f.cluster.Outside(reachability.FirstCommon, f.services.translated()); named.Name == outside.Name && named.Namespace == f.namespace && len(outside.Members) > 0 {
 			return outside, nil
 		}
-		return f.endpoint(namespace + "/" + name)
+		return f.endpoint(named.String())
 	case 1:
-		kind, _, _ := strings.Cut(found[0], "/")
-		named, _ := kindOf(kind)
-		return f.ofKind(cmp.Or(named, kind), namespace, name)
+		return f.ofKind(found[0])
 	}
-	return reachability.Side{}, fmt.Errorf("%q in namespace %s is %s: name one of them", name, namespace, strings.Join(found, " and "))
+	var titles []string
+	for _, w := range found {
+		titles = append(titles, w.Title())
+	}
+	slices.Sort(titles)
+	return reachability.Side{}, fmt.Errorf("%q in namespace %s is %s: name one of them", named.Name, named.Namespace, strings.Join(titles, " and "))
 }
 
-func (f *sideFinder) ofKind(kind, namespace, name string) (reachability.Side, error) {
-	switch kind {
+func (f *sideFinder) ofKind(w workloads.Ref) (reachability.Side, error) {
+	switch w.Kind {
 	case workloads.Pod:
-		return f.endpoint(namespace + "/" + name)
+		return f.endpoint(w.String())
 	case workloads.Service:
-		return f.serviceSide(namespace, name)
+		return f.serviceSide(w.Namespace, w.Name)
 	}
-	want := workloads.Ref{Kind: kind, Namespace: namespace, Name: name}
-	side := reachability.Side{Namespace: namespace, Name: workloadName(want), Replicated: true}
-	return f.addMembers(side, "no pod of "+side.Name, func(p *corev1.Pod) bool { return workloads.Of(p) == want })
+	side := reachability.Side{Namespace: w.Namespace, Name: w.Title(), Replicated: true}
+	return f.addMembers(side, "no pod of "+side.Name, func(p *corev1.Pod) bool { return workloads.Of(p) == w })
 }
 
 // workloads returns the names of a namespace's workloads.
@@ -161,7 +140,7 @@ func (f *sideFinder) workloads(namespace string) []string {
 	names := map[string]bool{}
 	for _, p := range f.pods {
 		if w := workloads.Of(p); w.Namespace == namespace {
-			names[workloadName(w)] = true
+			names[w.Title()] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(names))

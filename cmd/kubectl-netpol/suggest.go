@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/suggest"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -200,9 +201,9 @@ func (s *suggestOptions) describeChanges(w io.Writer, cluster clusterstate.Input
 
 // describe says which flows the policies allow and which they do not.
 func (s *suggestOptions) describe(w io.Writer, suggestion *suggest.Suggestion) {
-	fmt.Fprintf(w, "Allowed when enforced: %s, each one evaluated.\n", count(suggestion.Flows, "flow", "flows"))
+	fmt.Fprintf(w, "Allowed when enforced: %s, each one evaluated.\n", words.Count(suggestion.Flows, "flow", "flows"))
 	if suggestion.Denied > 0 {
-		fmt.Fprintf(w, "Left out, because they were denied (--with-denied): %s.\n", count(suggestion.Denied, "flow", "flows"))
+		fmt.Fprintf(w, "Left out, because they were denied (--with-denied): %s.\n", words.Count(suggestion.Denied, "flow", "flows"))
 	}
 	describeUncovered(w, suggestion.Uncovered)
 	for _, note := range suggestion.Notes {

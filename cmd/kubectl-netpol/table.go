@@ -2,15 +2,13 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 )
 
 // The marks of cells.
@@ -20,31 +18,17 @@ const (
 	partly  = "~" // before what only some of the pods reach
 )
 
-// printTable writes an overview for people: a table with names as column headings if it
-// fits, else a table with numbers or a list, whichever is shorter.
+// printTable writes an overview for people: a table if it fits, else a list.
 func printTable(w io.Writer, o *reachability.Overview, s style) error {
 	out := bufio.NewWriter(w)
 	t := newTable(o)
 	if t.width() <= s.width {
 		out.WriteString(t.render(s))
 	} else {
-		out.WriteString(t.short(o, s))
+		out.WriteString(listing(o, t, s))
 	}
 	printPartial(out, o, s)
 	return out.Flush()
-}
-
-// short returns the table with numbers if it fits, or the list if that is shorter.
-func (t *table) short(o *reachability.Overview, s style) string {
-	listed := listing(o, t, s)
-	if 3*len(t.columns) > s.width { // a column takes at least three characters
-		return listed
-	}
-	short := t.numbered()
-	if text := short.render(s); short.width() <= s.width && strings.Count(text, "\n") <= strings.Count(listed, "\n") {
-		return text
-	}
-	return listed
 }
 
 // table is an overview as rows and columns.
@@ -54,7 +38,6 @@ type table struct {
 	columns []heading
 	cells   [][]string
 	marks   [][]string // colours of cells
-	legend  []string   // lines below the table
 }
 
 // heading is the label of a row or a column.
@@ -204,73 +187,7 @@ func (t *table) render(s style) string {
 		}
 		fmt.Fprintln(&out, line)
 	}
-	if len(t.legend) > 0 {
-		fmt.Fprintf(&out, "\n%s\n", strings.Join(t.legend, "\n"))
-	}
 	return out.String()
-}
-
-// numbered returns the table with columns numbered like the rows, and with letters for long
-// cells, which a legend explains.
-func (t *table) numbered() *table {
-	short := &table{title: t.title, marks: t.marks}
-	digits := len(strconv.Itoa(len(t.columns)))
-	listed := map[heading]bool{}
-	for _, h := range t.rows {
-		number := ""
-		if j := slices.Index(t.columns, h); j >= 0 {
-			number = strconv.Itoa(j + 1)
-			listed[h] = true
-		}
-		short.rows = append(short.rows, heading{h.group, padLeft(number, digits) + " " + h.label})
-	}
-	for j, h := range t.columns {
-		short.columns = append(short.columns, heading{label: strconv.Itoa(j + 1)})
-		if !listed[h] {
-			name := h.label
-			if h.group != outside {
-				name = h.group + "/" + name
-			}
-			short.legend = append(short.legend, fmt.Sprintf("%s = %s", padLeft(strconv.Itoa(j+1), digits), name))
-		}
-	}
-	letters := t.letters()
-	for _, row := range t.cells {
-		cells := make([]string, len(row))
-		for j, cell := range row {
-			cells[j] = cmp.Or(letters[cell], cell)
-		}
-		short.cells = append(short.cells, cells)
-	}
-	explained := map[string]bool{}
-	for _, cell := range slices.Concat(t.cells...) {
-		if l := letters[cell]; l != "" && !explained[cell] {
-			explained[cell] = true
-			short.legend = append(short.legend, fmt.Sprintf("%s = %s", padLeft(l, digits), cell))
-		}
-	}
-	return short
-}
-
-// letters assigns a letter to each long text, in the order of the cells.
-func (t *table) letters() map[string]string {
-	letters := map[string]string{}
-	for _, cell := range slices.Concat(t.cells...) {
-		if _, known := letters[cell]; known || utf8.RuneCountInString(cell) == 1 {
-			continue
-		}
-		letters[cell] = letter(len(letters))
-	}
-	return letters
-}
-
-// letter returns a to z, then ba, bb and so on.
-func letter(n int) string {
-	text := string(rune('a' + n%26))
-	if n >= 26 {
-		return letter(n/26) + text
-	}
-	return text
 }
 
 // mostPartial is the maximum number of cells for which differing pods are named.
@@ -314,17 +231,11 @@ func printPartial(out io.Writer, o *reachability.Overview, s style) {
 
 // lacking lists the first few destinations that the source of an example does not reach.
 func lacking(p reachability.Partial) string {
-	const most = 4
 	var names []string
 	for _, label := range p.Lacking {
-		if name := withoutPlace(label); !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+		names = append(names, withoutPlace(label))
 	}
-	if more := len(names) - most; more > 0 {
-		names = append(names[:most], fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(names, ", ")
+	return words.Few(compacted(names), 4, ", ")
 }
 
 // withoutPlace returns the name in a label: the place makes no difference.
@@ -335,8 +246,4 @@ func withoutPlace(label string) string {
 
 func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
-}
-
-func padLeft(s string, width int) string {
-	return strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s))) + s
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -77,7 +78,7 @@ func printCounting(w io.Writer, answers []answer) {
 			case r.Type == flows.TypeAgent:
 				agents = append(agents, r)
 			case r.Type == flows.TypeRule && r.Policy.Kind == flows.OtherRules:
-				note("Node %s: %s for no rule, because too many rules decided", r.Node, count(r.Count, "decision counts", "decisions count"))
+				note("Node %s: %s for no rule, because too many rules decided", r.Node, words.Count(r.Count, "decision counts", "decisions count"))
 			}
 		}
 	}
@@ -86,7 +87,7 @@ func printCounting(w io.Writer, answers []answer) {
 			note("Node %s: its agent runs with --audit, so that no rule decides", a.Node)
 		}
 		if a.Lost > 0 {
-			note("Node %s: %s for no rule, because they came too fast", a.Node, count(a.Lost, "decision counts", "decisions count"))
+			note("Node %s: %s for no rule, because they came too fast", a.Node, words.Count(a.Lost, "decision counts", "decisions count"))
 		}
 	}
 	if len(agents) == 0 {

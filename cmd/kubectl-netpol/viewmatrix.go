@@ -354,8 +354,8 @@ func (p *pages) explainCell(s *state, o *reachability.Overview, row, column int)
 func (s *state) typical(set reachability.PortSet, to *reachability.Side) reachability.Port {
 	for _, member := range to.Members {
 		for _, p := range s.declared[member.Name] {
-			if set.Has(p.Proto, p.Number) {
-				return p
+			if set.Has(p.Proto, p.Port) {
+				return reachability.Port{Proto: p.Proto, Number: p.Port}
 			}
 		}
 	}

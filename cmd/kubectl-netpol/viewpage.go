@@ -22,6 +22,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // The states of a cluster that a page can show.
@@ -99,21 +100,15 @@ type state struct {
 	in       clusterstate.Input
 	cluster  *reachability.Cluster // in, and pods that may come
 	outside  reachability.Side
-	declared map[string][]reachability.Port // by pod
-	named    []reachability.PortRange       // single ports that policies or pods name
+	declared map[string][]policy.NamedPort // by pod
+	named    []reachability.PortRange      // single ports that policies or pods name
 }
 
 // newState returns the state of a cluster. withNewPods is in with pods that may come.
 func (p *pages) newState(name string, in, withNewPods clusterstate.Input) state {
-	s := state{name: name, in: in, cluster: p.cluster(withNewPods), declared: map[string][]reachability.Port{}}
+	s := state{name: name, in: in, cluster: p.cluster(withNewPods), declared: map[string][]policy.NamedPort{}}
 	for _, pod := range in.Pods {
-		for _, c := range pod.Spec.Containers {
-			for _, p := range c.Ports {
-				if port, err := reachability.ParsePort(fmt.Sprint(p.ContainerPort), cmp.Or(string(p.Protocol), "TCP")); err == nil {
-					s.declared[pod.Namespace+"/"+pod.Name] = append(s.declared[pod.Namespace+"/"+pod.Name], port)
-				}
-			}
-		}
+		s.declared[pod.Namespace+"/"+pod.Name] = reachability.DeclaredPorts(pod)
 	}
 	s.outside = s.cluster.Outside(p.family, p.services.translated())
 	s.named = slices.DeleteFunc(reachability.PortRanges(s.cluster), func(r reachability.PortRange) bool {

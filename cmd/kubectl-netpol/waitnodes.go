@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
@@ -110,7 +111,7 @@ func (w *waiting) byNodes(ctx context.Context, p awaited, o *unstructured.Unstru
 			lacking.Add(nodes[i].node, err)
 		}
 	}
-	e.text = fmt.Sprintf("in force on %d of %s", len(nodes)-lacking.Nodes, count(len(nodes), "node", "nodes"))
+	e.text = fmt.Sprintf("in force on %d of %s", len(nodes)-lacking.Nodes, words.Count(len(nodes), "node", "nodes"))
 	if lacking.Nodes > 0 {
 		e.text += "; not on " + lacking.String()
 	}

@@ -38,6 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/helmchart"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -107,7 +108,7 @@ func (s Skipped) String() string {
 			head, rest = s.What[:i], s.What[i:]
 		}
 	}
-	return count(s.Count, head, plural(head)) + rest
+	return words.Count(s.Count, head, plural(head)) + rest
 }
 
 // Position is a place in a file. Line counts from 1; 0 is the file as a whole.

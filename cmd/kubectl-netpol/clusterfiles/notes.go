@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 )
 
 // mostWarnings is the maximum number of warnings among the notes.
@@ -30,7 +32,7 @@ func (o *Objects) Notes() []string {
 		note("Passed over: %s", join(o.Skipped, ", "))
 	}
 	if n := len(o.AssumedPods); n > 0 {
-		note("Assumed: one pod for each of %s, as its template has it", count(n, "workload", "workloads"))
+		note("Assumed: one pod for each of %s, as its template has it", words.Count(n, "workload", "workloads"))
 	}
 	if names := o.namespacesOfPods(); len(names) > 0 {
 		note("Assumed: namespaces without an object have only the label kubernetes.io/metadata.name: %s", shorten(names))
@@ -48,13 +50,6 @@ func (o *Objects) namespacesOfPods() []string {
 		withPods[p.Namespace] = true
 	}
 	return slices.DeleteFunc(slices.Clone(o.AssumedNamespaces), func(name string) bool { return !withPods[name] })
-}
-
-func count(n int, one, plural string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, plural)
 }
 
 // plural returns the plural of a noun, such as the name of a kind.
@@ -82,14 +77,7 @@ func join[T fmt.Stringer](values []T, separator string) string {
 }
 
 // shorten lists the first few names.
-func shorten(names []string) string {
-	const limit = 8
-	s := strings.Join(names[:min(limit, len(names))], ", ")
-	if more := len(names) - limit; more > 0 {
-		s += fmt.Sprintf(", and %d more", more)
-	}
-	return s
-}
+func shorten(names []string) string { return words.Few(names, 8, ", ") }
 
 // compareText orders texts case-insensitively.
 func compareText(a, b string) int {

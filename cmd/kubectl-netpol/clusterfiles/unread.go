@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/helmchart"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 )
 
 // unread warns of policies in the folders with kustomizations that kustomize did not read: a
@@ -35,7 +36,7 @@ func (c *collector) unreadBelow(folder string, known map[string]bool) {
 	files, folders := c.manifestsIn(folder)
 	if component, isComponent := c.unusedComponent(files); isComponent {
 		if n := c.withPolicies(folder, files, folders, map[string]bool{}); n > 0 {
-			c.warn(component, "this Component, with %s, is in no kustomization that was built", count(n, "file of policies", "files of policies"))
+			c.warn(component, "this Component, with %s, is in no kustomization that was built", words.Count(n, "file of policies", "files of policies"))
 		} else {
 			c.components++
 		}
@@ -62,7 +63,7 @@ func (c *collector) warnOfFiles(files []string) {
 	}
 	switch {
 	case more > 0:
-		c.warn(first, "no kustomization that was built has this file, nor %s of policies in its folder", count(more, "other file", "other files"))
+		c.warn(first, "no kustomization that was built has this file, nor %s of policies in its folder", words.Count(more, "other file", "other files"))
 	case first.File != "":
 		c.warn(first, "no kustomization that was built has this file of policies")
 	}

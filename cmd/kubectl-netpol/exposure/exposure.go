@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
@@ -83,14 +84,9 @@ func (e *Exposure) HostPort() bool { return e.Service == "" }
 
 // By returns what exposes the pods, with the first hosts: "Ingress shop/web (shop.example.com)".
 func (e *Exposure) By() string {
-	const most = 3
 	by := fmt.Sprintf("%s %s/%s", e.Kind, e.Namespace, e.Name)
-	hosts := slices.Clone(e.Hosts[:min(most, len(e.Hosts))])
-	if more := len(e.Hosts) - most; more > 0 {
-		hosts = append(hosts, fmt.Sprintf("%d more", more))
-	}
-	if len(hosts) > 0 {
-		by += " (" + strings.Join(hosts, ", ") + ")"
+	if len(e.Hosts) > 0 {
+		by += " (" + words.Few(e.Hosts, 3, ", ") + ")"
 	}
 	return printable.Text(by)
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
@@ -93,7 +94,7 @@ func (c *cluster) named(n name) (members, error) {
 			n.workload.Kind = kinds[0]
 			return c.named(n)
 		} else if err != nil && len(kinds) > 1 {
-			err = fmt.Errorf("%s is the name of a %s: write the kind, %s/%s/%s", n.text, strings.Join(kinds, " and of a "), n.workload.Namespace, workloads.ShortName(kinds[0]), n.workload.Name)
+			err = fmt.Errorf("%s is the name of a %s: write the kind, %s/%s", n.text, strings.Join(kinds, " and of a "), n.workload.Namespace, workloads.Ref{Kind: kinds[0], Name: n.workload.Name}.Title())
 		}
 		return members{endpoints: endpoints}, err
 	case n.workload.Kind == workloads.Service:
@@ -147,16 +148,11 @@ func (c *cluster) outside() (members, error) {
 
 // near lists the first few workloads of the namespace.
 func near(names []string) string {
-	const limit = 5
-	slices.Sort(names)
-	names = slices.Compact(names)
-	switch {
-	case len(names) == 0:
+	if len(names) == 0 {
 		return ": its namespace has no pods"
-	case len(names) > limit:
-		names = append(names[:limit], fmt.Sprintf("%d more", len(names)-limit))
 	}
-	return "; its namespace has " + strings.Join(names, ", ")
+	slices.Sort(names)
+	return "; its namespace has " + words.Few(slices.Compact(names), 5, ", ")
 }
 
 // endpoints returns the pods that can be evaluated, ordered by name. Pods that have ended

@@ -2,11 +2,11 @@ package intent
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -292,16 +292,17 @@ func parseName(s string) (name, error) {
 		}
 		return name{text: s, address: addr.Unmap()}, nil
 	}
-	parts := strings.Split(s, "/")
-	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+	w, err := workloads.Parse(s)
+	if err != nil {
+		return name{}, err
+	}
+	if w.Namespace == "" && w.Kind != "" { // a namespace that is called like a kind
+		w.Namespace, _, _ = strings.Cut(s, "/")
+		w.Kind = ""
+	}
+	if w.Namespace == "" {
 		return name{}, fmt.Errorf("%q: must be namespace/pod, namespace/kind/name such as shop/deploy/web or shop/svc/web, an address, or outside", s)
 	}
-	n := name{text: s, workload: workloads.Ref{Kind: workloads.Pod, Namespace: parts[0], Name: parts[len(parts)-1]}}
-	if len(parts) == 3 {
-		n.workload.Kind = workloads.KindNamed(parts[1])
-		if n.workload.Kind == "" {
-			return name{}, fmt.Errorf("%q: %q is not a kind of workload", s, parts[1])
-		}
-	}
-	return n, nil
+	w.Kind = cmp.Or(w.Kind, workloads.Pod)
+	return name{text: s, workload: w}, nil
 }

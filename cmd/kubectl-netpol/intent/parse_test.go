@@ -78,7 +78,7 @@ func TestParseRejects(t *testing.T) {
 		{"no expect", item(sides + "port: 1"), "intent.yaml:4: expectations[0].expect: is missing: allow or deny"},
 		{"another expect", item(sides + "port: 1,\n  expect: Allow"), `intent.yaml:5: expectations[0].expect: "Allow": must be allow or deny`},
 		{"a name without a namespace", item("from: web,\n  to: a/b, port: 1, expect: deny"), `intent.yaml:4: expectations[0].from: "web": must be namespace/pod`},
-		{"an empty part", item("from: shop//web, to: a/b, port: 1, expect: deny"), `"shop//web": must be namespace/pod`},
+		{"an empty part", item("from: shop//web, to: a/b, port: 1, expect: deny"), `"shop//web": must be NAME, KIND/NAME`},
 		{"a kind", item("from: a/b,\n  to: shop/ing/web, port: 1, expect: deny"), `intent.yaml:5: expectations[0].to: "shop/ing/web": "ing" is not a kind of workload`},
 		{"a Service as an exception", item("from: {namespace: a, except: [a/svc/b]}, to: a/b, port: 1, expect: deny"), `except[0]: "a/svc/b": name the pods behind it`},
 		{"a zone", item("from: fe80::1%eth0, to: a/b, port: 1, expect: deny"), "an address with a zone"},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/network-policy-api/apis/v1beta1"
@@ -151,20 +152,10 @@ func (s *serviceSpan) has(block netip.Prefix) string {
 		return "is a range of Services: its first address is that of Service default/kubernetes"
 	}
 	oneRange := netip.PrefixFrom(s.low, s.low.BitLen()-serviceBits).Masked().Contains(s.high)
-	if !oneRange || block.Addr().Less(s.low) || s.high.Less(lastOf(block)) {
+	if !oneRange || block.Addr().Less(s.low) || s.high.Less(netipx.PrefixLastIP(block)) {
 		return ""
 	}
 	return fmt.Sprintf("is in the range of Services, between the addresses of %s and %s", s.lowestOf, s.highestOf)
-}
-
-// lastOf returns the last address of a block.
-func lastOf(p netip.Prefix) netip.Addr {
-	bytes := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(bytes)
-	return last
 }
 
 // serviceCIDR returns the Service range that contains p, or an invalid prefix.
@@ -235,7 +226,7 @@ func (c *cluster) exceptReopened(p *compiled, d policy.Direction, r *policy.Rule
 		for e, except := range b.Except {
 			item := c.reopens(p, d, r, func(o *policy.Peer) string {
 				for _, other := range o.Blocks {
-					if other.Prefix.Bits() < except.Bits() && blocksInclude([]policy.Block{other}, policy.Block{Prefix: except}) {
+					if other.Prefix.Bits() < except.Bits() && addressesOf(other).ContainsPrefix(except) {
 						return other.Prefix.String()
 					}
 				}

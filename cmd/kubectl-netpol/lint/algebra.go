@@ -1,12 +1,13 @@
 package lint
 
 import (
-	"net/netip"
 	"slices"
 
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -164,130 +165,63 @@ func (c *cluster) podsMeet(s, o *policy.PodSelector) bool {
 	return o.Namespaces.Empty() || ns == nil || o.Namespaces.Matches(labels.Set(ns.Labels))
 }
 
-// span is a range of addresses, first and last included.
-type span struct{ first, last netip.Addr }
-
-func spanOf(p netip.Prefix) span {
-	last := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(last)*8; bit++ {
-		last[bit/8] |= 0x80 >> (bit % 8)
+// addressesOf returns the addresses of blocks without their exceptions.
+func addressesOf(blocks ...policy.Block) *netipx.IPSet {
+	var all netipx.IPSetBuilder
+	for _, b := range blocks {
+		var one netipx.IPSetBuilder
+		one.AddPrefix(b.Prefix)
+		for _, except := range b.Except {
+			one.RemovePrefix(except)
+		}
+		all.AddSet(built(&one))
 	}
-	addr, _ := netip.AddrFromSlice(last)
-	return span{p.Masked().Addr(), addr}
+	return built(&all)
 }
 
-// spans returns the addresses of a block without its exceptions.
-func spans(b policy.Block) []span {
-	whole := spanOf(b.Prefix)
-	holes := make([]span, 0, len(b.Except))
-	for _, hole := range b.Except {
-		holes = append(holes, spanOf(hole))
-	}
-	slices.SortFunc(holes, func(x, y span) int { return x.first.Compare(y.first) })
-	var all []span
-	next := whole.first
-	for _, hole := range holes {
-		if next.IsValid() && next.Less(hole.first) {
-			all = append(all, span{next, hole.first.Prev()})
-		}
-		if !next.IsValid() || hole.last.Less(next) {
-			continue
-		}
-		next = hole.last.Next()
-	}
-	if next.IsValid() && !whole.last.Less(next) {
-		all = append(all, span{next, whole.last})
-	}
-	return all
+// built returns the set of a builder. Its errors are about blocks that are none, which no policy has.
+func built(b *netipx.IPSetBuilder) *netipx.IPSet {
+	set, _ := b.IPSet()
+	return set
 }
 
-// blocksInclude reports whether each address of b is in one of blocks.
-func blocksInclude(blocks []policy.Block, b policy.Block) bool {
-	var outer []span
-	for _, o := range blocks {
-		outer = append(outer, spans(o)...)
-	}
-	slices.SortFunc(outer, func(x, y span) int { return x.first.Compare(y.first) })
-	for _, inner := range spans(b) {
-		next := inner.first
-		for _, o := range outer {
-			if next.IsValid() && !next.Less(o.first) && !o.last.Less(next) {
-				next = o.last.Next()
-			}
-		}
-		// Next of a family's last address is invalid: the block is covered.
-		if next.IsValid() && !inner.last.Less(next) {
-			return false
-		}
-	}
-	return true
+// includesAddresses reports whether each address of inner is in outer.
+func includesAddresses(outer, inner *netipx.IPSet) bool {
+	return !slices.ContainsFunc(inner.Ranges(), func(r netipx.IPRange) bool { return !outer.ContainsRange(r) })
 }
-
-// blocksMeet reports whether some address is in both blocks.
-func blocksMeet(a, b policy.Block) bool {
-	for _, x := range spans(a) {
-		for _, y := range spans(b) {
-			if !x.last.Less(y.first) && !y.last.Less(x.first) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// protocols are the protocols with ports.
-var protocols = []packet.Proto{packet.TCP, packet.UDP, packet.SCTP}
-
-const maxPort = 65535
 
 // readable reports whether the item can match anything.
 func readable(p policy.Port) bool { return p.Name != "" || p.First <= p.Last }
 
-// portsInclude reports whether ports match everything that p matches.
-func portsInclude(ports []policy.Port, p policy.Port) bool {
-	if p.Name == "" {
-		return rangeIncluded(ports, p.Proto, p.First, p.Last)
-	}
-	if slices.ContainsFunc(ports, func(o policy.Port) bool {
-		return o.Name == p.Name && (o.Proto == p.Proto || o.Proto == packet.Unknown)
-	}) {
-		return true
-	}
-	for _, proto := range protocols {
-		if (p.Proto == proto || p.Proto == packet.Unknown) && !rangeIncluded(ports, proto, 1, maxPort) {
-			return false
-		}
-	}
-	return true
-}
-
-func rangeIncluded(ports []policy.Port, proto packet.Proto, first, last uint16) bool {
-	ordered := slices.SortedFunc(slices.Values(ports), func(a, b policy.Port) int { return int(a.First) - int(b.First) })
-	next := max(1, int(first)) // no packet has port 0
-	for _, o := range ordered {
-		if o.Name == "" && o.Proto == proto && int(o.First) <= next && next <= int(o.Last) {
-			next = int(o.Last) + 1
-		}
-	}
-	return next > int(last)
-}
-
-// portsMeet reports whether some packet matches both rules' ports. The numbers of named
-// ports are unknown, so a named port meets every port of its protocol.
-func portsMeet(a, b *policy.Rule) bool {
-	if a.AnyPort || b.AnyPort {
-		return true
-	}
-	for _, p := range a.Ports {
-		for _, o := range b.Ports {
-			proto := p.Proto == o.Proto || p.Proto == packet.Unknown || o.Proto == packet.Unknown
-			named := p.Name != "" || o.Name != ""
-			if proto && readable(p) && readable(o) && (named || p.First <= o.Last && o.First <= p.Last) {
-				return true
+// numbersOf returns the numbers that ports match. Those of names are not known: names says whether
+// they are all numbers of the protocol, or none.
+func numbersOf(names bool, ports ...policy.Port) reachability.PortSet {
+	var ranges []reachability.PortRange
+	for _, p := range ports {
+		switch {
+		case p.Name == "" && readable(p):
+			ranges = append(ranges, reachability.PortRange{Proto: p.Proto, First: max(1, p.First), Last: max(1, p.Last)})
+		case p.Name != "" && names:
+			for _, whole := range reachability.AllPorts().Ranges() {
+				if whole.Proto.HasPorts() && (p.Proto == whole.Proto || p.Proto == packet.Unknown) {
+					ranges = append(ranges, whole)
+				}
 			}
 		}
 	}
-	return false
+	return reachability.NewPortSet(ranges...)
+}
+
+// portsInclude reports whether ports match everything that p matches.
+func portsInclude(ports []policy.Port, p policy.Port) bool {
+	return slices.ContainsFunc(ports, func(o policy.Port) bool {
+		return p.Name != "" && o.Name == p.Name && (o.Proto == p.Proto || o.Proto == packet.Unknown)
+	}) || numbersOf(true, p).Without(numbersOf(false, ports...)).Empty()
+}
+
+// portsMeet reports whether some packet matches both rules' ports.
+func portsMeet(a, b *policy.Rule) bool {
+	return a.AnyPort || b.AnyPort || !numbersOf(true, a.Ports...).Intersect(numbersOf(true, b.Ports...)).Empty()
 }
 
 // covered reports whether rules together match every packet that r matches. A rule that
@@ -346,7 +280,7 @@ func (c *cluster) peerIncluded(r *policy.Rule, p *policy.Peer) bool {
 	for _, o := range r.Peers {
 		blocks = append(blocks, o.Blocks...)
 	}
-	return !slices.ContainsFunc(p.Blocks, func(b policy.Block) bool { return !blocksInclude(blocks, b) })
+	return includesAddresses(addressesOf(blocks...), addressesOf(p.Blocks...))
 }
 
 // peersMeet reports whether some packet can match a peer of each rule. It ignores the
@@ -360,13 +294,9 @@ func (c *cluster) peersMeet(a, b *policy.Rule) bool {
 			p, o := &a.Peers[i], &b.Peers[j]
 			switch {
 			case p.Pods != nil && o.Pods != nil && c.podsMeet(p.Pods, o.Pods),
-				p.Nodes != nil && o.Nodes != nil && meet(p.Nodes, o.Nodes):
+				p.Nodes != nil && o.Nodes != nil && meet(p.Nodes, o.Nodes),
+				addressesOf(p.Blocks...).Overlaps(addressesOf(o.Blocks...)):
 				return true
-			}
-			for _, x := range p.Blocks {
-				if slices.ContainsFunc(o.Blocks, func(y policy.Block) bool { return blocksMeet(x, y) }) {
-					return true
-				}
 			}
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -198,7 +198,7 @@ func (c *cluster) addPods() {
 
 // class is equal for pods that policies can distinguish only by their addresses.
 func (p *pod) class() string {
-	return fmt.Sprint(p.object.Namespace, "/", p.object.Labels, compile.NamedPorts(p.object), p.host, p.object.Spec.DNSPolicy, p.dualStack(), declaredPorts(p.object))
+	return fmt.Sprint(p.object.Namespace, "/", p.object.Labels, compile.NamedPorts(p.object), p.host, p.object.Spec.DNSPolicy, p.dualStack(), reachability.DeclaredPorts(p.object))
 }
 
 // dualStack reports whether the pod has addresses of both families.
@@ -332,7 +332,7 @@ func (c *cluster) namespacesMatching(s labels.Selector) []string {
 	candidates := c.Namespaces
 	requirements, _ := s.Requirements()
 	for i := range requirements {
-		if key, value, ok := exact(&requirements[i]); ok {
+		if key, value, ok := reachability.ExactLabel(&requirements[i]); ok {
 			candidates = c.labelled[podLabel{key: key, value: value}]
 			break
 		}
@@ -345,17 +345,6 @@ func (c *cluster) namespacesMatching(s labels.Selector) []string {
 		}
 	}
 	return names
-}
-
-// exact returns the label that a requirement demands, if it is one with one value.
-func exact(r *labels.Requirement) (key, value string, ok bool) {
-	switch r.Operator() {
-	case selection.In, selection.Equals, selection.DoubleEquals:
-		if values := r.ValuesUnsorted(); len(values) == 1 {
-			return r.Key(), values[0], true
-		}
-	}
-	return "", "", false
 }
 
 // candidates returns the pods that s may select, in order. Indexes exclude most of the others.
@@ -380,7 +369,7 @@ func (c *cluster) candidates(s *policy.PodSelector) []*pod {
 func (c *cluster) labelledPods(namespace string, s labels.Selector, all []*pod) []*pod {
 	requirements, _ := s.Requirements()
 	for i := range requirements {
-		if key, value, ok := exact(&requirements[i]); ok {
+		if key, value, ok := reachability.ExactLabel(&requirements[i]); ok {
 			if pods := c.byLabel[podLabel{namespace, key, value}]; len(pods) < len(all) {
 				all = pods
 			}
@@ -455,14 +444,9 @@ func portField(p *compiled, d policy.Direction, r *policy.Rule, i int) string {
 
 // names lists at most three items in a message.
 func names[T fmt.Stringer](all []T) string {
-	const limit = 3
-	var text []string
-	for _, one := range all[:min(limit, len(all))] {
-		text = append(text, one.String())
+	var texts []string
+	for _, one := range all {
+		texts = append(texts, one.String())
 	}
-	list := strings.Join(text, ", ")
-	if more := len(all) - limit; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return list
+	return words.Few(texts, 3, ", ")
 }

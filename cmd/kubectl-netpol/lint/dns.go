@@ -45,7 +45,7 @@ func (c *cluster) dnsServers() []*pod {
 func (c *cluster) dnsPortOf(server *pod, proto packet.Proto) uint16 {
 	for _, s := range c.servicesOf(server) {
 		for _, sp := range s.Spec.Ports {
-			if number, ok := targetPort(sp, server); ok && sp.Port == dnsPort && protocolOf(sp.Protocol) == proto {
+			if number, ok := targetPort(sp, server); ok && sp.Port == dnsPort && reachability.ProtocolOf(sp.Protocol) == proto {
 				return number
 			}
 		}
@@ -202,8 +202,9 @@ func mayBeDNS(peer policy.Peer, named bool) bool {
 		return named || peer.Pods.Selects(usualDNS)
 	}
 	return slices.ContainsFunc(peer.Blocks, func(b policy.Block) bool {
-		return slices.ContainsFunc(privateRanges, func(private policy.Block) bool {
-			return blocksInclude([]policy.Block{b}, private) || named && blocksMeet(b, private)
+		return slices.ContainsFunc(privateRanges, func(private netip.Prefix) bool {
+			own := addressesOf(b)
+			return own.ContainsPrefix(private) || named && own.OverlapsPrefix(private)
 		})
 	})
 }
@@ -215,11 +216,9 @@ var usualDNS = &policy.Endpoint{
 }
 
 // privateRanges are the ranges in which DNS pods may have addresses (RFC 1918, RFC 4193).
-var privateRanges = []policy.Block{
-	{Prefix: netip.MustParsePrefix("10.0.0.0/8")},
-	{Prefix: netip.MustParsePrefix("172.16.0.0/12")},
-	{Prefix: netip.MustParsePrefix("192.168.0.0/16")},
-	{Prefix: netip.MustParsePrefix("fc00::/7")},
+var privateRanges = []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("fc00::/7"),
 }
 
 // matchesPort reports whether a rule's ports match a number.

@@ -117,13 +117,9 @@ func nodeSource(c *cluster) {
 
 // mayLetIn reports whether some pod or address may reach the exposed port of p.
 func (c *cluster) mayLetIn(p *pod, x *exposure.Exposure) bool {
-	number := x.Target.Number
-	if x.Target.Name != "" {
-		i := slices.IndexFunc(p.endpoint.Ports, func(n policy.NamedPort) bool { return n.Name == x.Target.Name && n.Proto == x.Target.Proto })
-		if i < 0 {
-			return true // no connection to the port is made, whatever policies say
-		}
-		number = p.endpoint.Ports[i].Port
+	number, ok := x.Target.On(p.endpoint.Ports)
+	if !ok {
+		return true // no connection to the port is made, whatever policies say
 	}
 	isolating := c.isolating(p, policy.Ingress)
 	if p.host || len(isolating) == 0 {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -107,7 +107,7 @@ func (c *cluster) alike(s *policy.PodSelector, d policy.Direction) [][]*pod {
 			key.rules = c.evaluator().Rules(at, d)
 		}
 		if d == policy.Ingress {
-			key.ports = fmt.Sprint(p.endpoint.Ports, declaredPorts(p.object))
+			key.ports = fmt.Sprint(p.endpoint.Ports, reachability.DeclaredPorts(p.object))
 		}
 		i, known := index[key]
 		if !known {
@@ -124,7 +124,7 @@ func (c *cluster) alike(s *policy.PodSelector, d policy.Direction) [][]*pod {
 // rule without ports, those that the pod declares.
 func portsOn(r *policy.Rule, dst *pod) []policy.NamedPort {
 	if r.AnyPort {
-		return slices.DeleteFunc(declaredPorts(dst.object), func(p policy.NamedPort) bool { return p.Proto == packet.Unknown })
+		return reachability.DeclaredPorts(dst.object)
 	}
 	var ports []policy.NamedPort
 	for _, p := range r.Ports {

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -45,7 +46,7 @@ func (c *cluster) nearTo(s *policy.PodSelector, taken func(key, value string) bo
 	requirements, _ := s.Pods.Requirements()
 	best, found := tooFar, podLabel{}
 	for i := range requirements {
-		key, value, ok := exact(&requirements[i])
+		key, value, ok := reachability.ExactLabel(&requirements[i])
 		if !ok {
 			continue
 		}

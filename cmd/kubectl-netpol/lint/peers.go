@@ -93,7 +93,7 @@ func (c *cluster) whose(s *policy.PodSelector, near hint, elsewhere string, f *F
 func (c *cluster) workloadWith(s *policy.PodSelector) *workloads.Labels {
 	requirements, _ := s.Pods.Requirements()
 	for i := range requirements {
-		key, value, ok := exact(&requirements[i])
+		key, value, ok := reachability.ExactLabel(&requirements[i])
 		if !ok || s.Namespace == "" {
 			continue
 		}
@@ -168,7 +168,7 @@ func (c *cluster) isExpected(s labels.Selector) bool {
 	}
 	requirements, _ := s.Requirements()
 	for i := range requirements {
-		if key, value, ok := exact(&requirements[i]); ok {
+		if key, value, ok := reachability.ExactLabel(&requirements[i]); ok {
 			return slices.ContainsFunc(c.expected[podLabel{key: key, value: value}], func(l labels.Set) bool {
 				c.compared++
 				return s.Matches(l)

@@ -7,36 +7,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
-
-// declaredPorts returns the ports that the containers of a pod declare, named or not.
-func declaredPorts(p *corev1.Pod) []policy.NamedPort {
-	var ports []policy.NamedPort
-	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range containers {
-			for _, port := range containers[i].Ports {
-				ports = append(ports, policy.NamedPort{Name: port.Name, Proto: protocolOf(port.Protocol), Port: uint16(port.ContainerPort)})
-			}
-		}
-	}
-	return ports
-}
-
-func protocolOf(p corev1.Protocol) packet.Proto {
-	switch p {
-	case "", corev1.ProtocolTCP:
-		return packet.TCP
-	case corev1.ProtocolUDP:
-		return packet.UDP
-	case corev1.ProtocolSCTP:
-		return packet.SCTP
-	}
-	return packet.Unknown
-}
 
 // destinations returns the pods on which a rule's ports are resolved: the subjects for
 // ingress, the peers for egress. all reports whether these are all destinations, so that no
@@ -144,7 +120,7 @@ func servicePort(c *cluster) {
 func (c *cluster) backendPort(p *compiled, field string, r *policy.Rule, port policy.Port, services []*corev1.Service) {
 	for _, s := range services {
 		for _, sp := range s.Spec.Ports {
-			if sp.Port != int32(port.First) || protocolOf(sp.Protocol) != port.Proto {
+			if sp.Port != int32(port.First) || reachability.ProtocolOf(sp.Protocol) != port.Proto {
 				continue
 			}
 			for _, b := range c.Behind.Behind(s, []corev1.ServicePort{sp}) {
@@ -167,7 +143,7 @@ func narrow(p netip.Prefix) bool { return p.Addr().Is4() && p.Bits() >= 24 || p.
 func hasAddress(r *policy.Rule, addr netip.Addr, f func(netip.Prefix) bool) bool {
 	return slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool {
 		return slices.ContainsFunc(peer.Blocks, func(b policy.Block) bool {
-			return f(b.Prefix) && blocksInclude([]policy.Block{b}, policy.Block{Prefix: netip.PrefixFrom(addr, addr.BitLen())})
+			return f(b.Prefix) && addressesOf(b).Contains(addr)
 		})
 	})
 }
@@ -187,7 +163,7 @@ func (c *cluster) servicePort(p *compiled, field string, r *policy.Rule, port po
 	var service *corev1.Service
 	var target uint16
 	for _, pod := range pods {
-		for _, n := range declaredPorts(pod.object) {
+		for _, n := range reachability.DeclaredPorts(pod.object) {
 			if n.Proto == port.Proto && n.Port == port.First {
 				return
 			}
@@ -196,7 +172,7 @@ func (c *cluster) servicePort(p *compiled, field string, r *policy.Rule, port po
 			for _, sp := range s.Spec.Ports {
 				number, ok := targetPort(sp, pod)
 				switch {
-				case protocolOf(sp.Protocol) != port.Proto || !ok:
+				case reachability.ProtocolOf(sp.Protocol) != port.Proto || !ok:
 				case number == port.First:
 					return
 				case sp.Port == int32(port.First):
@@ -221,7 +197,7 @@ func (c *cluster) servicesOf(p *pod) []*corev1.Service {
 	}
 	for _, s := range c.services[p.object.Namespace] {
 		if len(s.Spec.Selector) > 0 && s.Spec.ClusterIP != corev1.ClusterIPNone &&
-			isSubset(s.Spec.Selector, p.object.Labels) {
+			labels.Set(s.Spec.Selector).AsSelectorPreValidated().Matches(p.endpoint.Labels) {
 			found = append(found, s)
 		}
 	}
@@ -229,28 +205,11 @@ func (c *cluster) servicesOf(p *pod) []*corev1.Service {
 	return found
 }
 
-// isSubset reports whether labels has all labels of subset.
-func isSubset(subset, labels map[string]string) bool {
-	for k, v := range subset {
-		if value, ok := labels[k]; !ok || value != v {
-			return false
-		}
-	}
-	return true
-}
-
 // targetPort returns the pod's port to which a Service maps its port.
 func targetPort(sp corev1.ServicePort, p *pod) (number uint16, ok bool) {
-	switch {
-	case sp.TargetPort == intstr.IntOrString{}:
-		return uint16(sp.Port), true
-	case sp.TargetPort.Type == intstr.Int:
-		return uint16(sp.TargetPort.IntVal), true
+	port, err := reachability.TargetPort(&sp)
+	if err != nil {
+		return 0, false
 	}
-	for _, n := range p.endpoint.Ports {
-		if n.Name == sp.TargetPort.StrVal && n.Proto == protocolOf(sp.Protocol) {
-			return n.Port, true
-		}
-	}
-	return 0, false
+	return port.On(p.endpoint.Ports)
 }

@@ -212,7 +212,7 @@ func selector(g gen) labels.Selector {
 	}
 }
 
-// blocksInclude and blocksMeet agree with a check of every address.
+// The sets of blocks agree with a check of every address.
 func TestBlockAlgebraIsExact(t *testing.T) {
 	var all []netip.Addr
 	for i := range 256 {
@@ -245,10 +245,10 @@ func TestBlockAlgebraIsExact(t *testing.T) {
 			want = want && (!in || contains(outer, a))
 			meets = meets || in && contains(outer[:1], a)
 		}
-		if got := blocksInclude(outer, inner); got != want {
+		if got := includesAddresses(addressesOf(outer...), addressesOf(inner)); got != want {
 			t.Errorf("%v include %v: got %v", outer, inner, got)
 		}
-		if got := blocksMeet(outer[0], inner); got != meets {
+		if got := addressesOf(outer[0]).Overlaps(addressesOf(inner)); got != meets {
 			t.Errorf("%v meets %v: got %v", outer[0], inner, got)
 		}
 		counts[want]++

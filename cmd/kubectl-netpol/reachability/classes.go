@@ -56,11 +56,19 @@ func requirementOf(s *policy.PodSelector) requirement {
 func requiredLabel(s labels.Selector) (key, value string, ok bool) {
 	requirements, _ := s.Requirements()
 	for i := range requirements {
-		switch r := &requirements[i]; r.Operator() {
-		case selection.In, selection.Equals, selection.DoubleEquals:
-			if values := r.ValuesUnsorted(); len(values) == 1 {
-				return r.Key(), values[0], true
-			}
+		if key, value, ok := ExactLabel(&requirements[i]); ok {
+			return key, value, true
+		}
+	}
+	return "", "", false
+}
+
+// ExactLabel returns the label that a requirement demands, if it is one with one value.
+func ExactLabel(r *labels.Requirement) (key, value string, ok bool) {
+	switch r.Operator() {
+	case selection.In, selection.Equals, selection.DoubleEquals:
+		if values := r.ValuesUnsorted(); len(values) == 1 {
+			return r.Key(), values[0], true
 		}
 	}
 	return "", "", false

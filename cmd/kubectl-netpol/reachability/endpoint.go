@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -162,16 +163,13 @@ func (c *Cluster) unknown(name string) error {
 		}
 	}
 	slices.Sort(siblings)
-	const most = 5
-	switch n := len(siblings); {
+	switch {
 	case all == 0:
 		return fmt.Errorf("no pod %q: there are no pods", name)
-	case n == 0:
+	case len(siblings) == 0:
 		return fmt.Errorf("no pod %q: namespace %s has no pods", name, namespace)
-	case n > most:
-		siblings = append(siblings[:most], fmt.Sprintf("%d more", n-most))
 	}
-	return fmt.Errorf("no pod %q; namespace %s has %s", name, namespace, strings.Join(siblings, ", "))
+	return fmt.Errorf("no pod %q; namespace %s has %s", name, namespace, words.Few(siblings, 5, ", "))
 }
 
 // noAddress is the error for an endpoint without an address of the family.

@@ -121,7 +121,7 @@ func TestMissingEndpointsHaveAReason(t *testing.T) {
 		"x/bth":      `no pod "x/bth"; near it: x/both`,
 		"x/web":      `no pod "x/web"; near it: x/web-7d4b9-abcde`,
 		"y/nowhere!": `no pod "y/nowhere!": namespace y has no pods`,
-		"x/nowhere!": `no pod "x/nowhere!"; namespace x has both, done, host, late, pending, 2 more`,
+		"x/nowhere!": `no pod "x/nowhere!"; namespace x has both, done, host, late, pending, and 2 more`,
 		"both":       `"both" is neither an address nor namespace/pod`,
 		"fe80::1%e0": `"fe80::1%e0": an address with a zone is valid on one link only`,
 	} {

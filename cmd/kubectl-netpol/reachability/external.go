@@ -1,13 +1,13 @@
 package reachability
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/gaissmai/bart"
+	"go4.org/netipx"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -68,11 +68,11 @@ func ExternalRanges(translated Translated, clusters ...*Cluster) map[string]stri
 
 // partition divides the addresses by the boundaries of blocks and of limits. It returns those that are
 // wanted by the smallest block that contains them, and these blocks in the order of the addresses.
-func partition(blocks, limits *bart.Lite, wanted func(start netip.Addr) bool) (order []netip.Prefix, ranges map[netip.Prefix][]addressRange) {
+func partition(blocks, limits *bart.Lite, wanted func(start netip.Addr) bool) (order []netip.Prefix, ranges map[netip.Prefix][]netipx.IPRange) {
 	borders := bordersOf(limits, blocks)
-	ranges = map[netip.Prefix][]addressRange{}
+	ranges = map[netip.Prefix][]netipx.IPRange{}
 	for i, start := range borders {
-		last := lastAddress(start)
+		last := netipx.PrefixLastIP(netip.PrefixFrom(start, 0))
 		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
 			last = borders[i+1].Prev()
 		}
@@ -85,53 +85,31 @@ func partition(blocks, limits *bart.Lite, wanted func(start netip.Addr) bool) (o
 		case n == 0:
 			order = append(order, key)
 			fallthrough
-		case all[n-1].last.Next() != start:
-			all = append(all, addressRange{start, last})
+		case all[n-1].To().Next() != start:
+			all = append(all, netipx.IPRangeFrom(start, last))
 		default:
-			all[n-1].last = last
+			all[n-1] = netipx.IPRangeFrom(all[n-1].From(), last)
 		}
 		ranges[key] = all
 	}
 	return order, ranges
 }
 
-// addressRange is the addresses from first to last.
-type addressRange struct{ first, last netip.Addr }
-
-func (r addressRange) String() string {
-	for bits := r.first.BitLen(); bits >= 0; bits-- {
-		p := netip.PrefixFrom(r.first, bits)
-		if p.Masked().Addr() != r.first {
-			break
-		}
-		if end := after(p); end == r.last.Next() {
-			return p.String()
-		}
+// rangeName returns a block if the range is one, else "first-last".
+func rangeName(r netipx.IPRange) string {
+	if p, ok := r.Prefix(); ok {
+		return p.String()
 	}
-	return r.first.String() + "-" + r.last.String()
+	return r.String()
 }
 
 // rangesName names the first ranges, and says how many more there are.
-func rangesName(ranges []addressRange) string {
-	const most = 2
+func rangesName(ranges []netipx.IPRange) string {
 	var names []string
-	for _, r := range ranges[:min(most, len(ranges))] {
-		names = append(names, r.String())
+	for _, r := range ranges {
+		names = append(names, rangeName(r))
 	}
-	if more := len(ranges) - most; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(names, " and ")
-}
-
-// lastAddress returns the last address of a's family.
-func lastAddress(a netip.Addr) netip.Addr {
-	bytes := a.AsSlice()
-	for i := range bytes {
-		bytes[i] = 0xff
-	}
-	last, _ := netip.AddrFromSlice(bytes)
-	return last
+	return words.Few(names, 2, " and ")
 }
 
 // NodeAddresses returns the node addresses of all clusters, except those that a
@@ -188,7 +166,7 @@ func bordersOf(sets ...*bart.Lite) []netip.Addr {
 	borders := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 	for _, prefixes := range sets {
 		for p := range prefixes.All() {
-			borders = append(borders, p.Addr(), after(p))
+			borders = append(borders, p.Addr(), netipx.PrefixLastIP(p).Next())
 		}
 	}
 	borders = slices.DeleteFunc(borders, func(a netip.Addr) bool { return !a.IsValid() })
@@ -253,14 +231,4 @@ func clusterRanges(translated Translated, clusters []*Cluster) *bart.Lite {
 		}
 	}
 	return ranges
-}
-
-// after returns the first address after p, or the zero Addr.
-func after(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(b)
-	return last.Next()
 }

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/gaissmai/bart"
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -92,14 +93,14 @@ func spotsIn(ranges []netip.Prefix, blocks *bart.Lite, clusters []*Cluster) (fou
 }
 
 // freeAddress returns an address of some ranges that no pod and no node has.
-func freeAddress(ranges []addressRange, clusters []*Cluster) (netip.Addr, bool) {
+func freeAddress(ranges []netipx.IPRange, clusters []*Cluster) (netip.Addr, bool) {
 	const tries = 1 << 16
 	taken := func(a netip.Addr) bool {
 		return slices.ContainsFunc(clusters, func(c *Cluster) bool { return c.owners[a] || c.nodes[a] != "" })
 	}
 	for _, r := range ranges {
-		a := r.first
-		for i := 0; i < tries && a.IsValid() && a.Compare(r.last) <= 0; i++ {
+		a := r.From()
+		for i := 0; i < tries && r.Contains(a); i++ {
 			if !taken(a) {
 				return a, true
 			}
@@ -260,13 +261,7 @@ func dependence(all []result, yes, no string) []string {
 }
 
 // either lists the first few alternatives.
-func either(all []string) string {
-	const most = 4
-	if more := len(all) - most; more > 0 {
-		all = append(all[:most:most], fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(all, ", or ")
-}
+func either(all []string) string { return words.Few(all, 4, ", or ") }
 
 // EachPlace calls do for each pair of places where src and dst may be.
 func (c *Cluster) EachPlace(src, dst *Endpoint, do func(from, to *Endpoint)) {

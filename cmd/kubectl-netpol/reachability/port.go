@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // Port is the destination port of a connection, or a protocol without ports.
@@ -23,14 +24,29 @@ type Port struct {
 	Name string
 }
 
+// ProtocolOf returns the protocol of an API object, TCP by default, packet.Unknown for another one.
+func ProtocolOf(p corev1.Protocol) packet.Proto {
+	switch p {
+	case "", corev1.ProtocolTCP:
+		return packet.TCP
+	case corev1.ProtocolUDP:
+		return packet.UDP
+	case corev1.ProtocolSCTP:
+		return packet.SCTP
+	}
+	return packet.Unknown
+}
+
 // ParsePort parses a port number or name and a protocol: TCP, UDP or SCTP, which need a
 // port, or ICMP, which has none and means ICMPv6 between IPv6 addresses. An error names the
 // invalid part and its value.
 func ParsePort(port, protocol string) (Port, error) {
-	protos := map[string]packet.Proto{"TCP": packet.TCP, "UDP": packet.UDP, "SCTP": packet.SCTP, "ICMP": packet.ICMP}
-	proto, ok := protos[strings.ToUpper(protocol)]
+	proto := ProtocolOf(corev1.Protocol(strings.ToUpper(protocol)))
+	if strings.EqualFold(protocol, "ICMP") {
+		proto = packet.ICMP
+	}
 	switch {
-	case !ok:
+	case proto == packet.Unknown || protocol == "":
 		return Port{}, fmt.Errorf("protocol %q: must be TCP, UDP, SCTP or ICMP", protocol)
 	case !proto.HasPorts() && port != "":
 		return Port{}, fmt.Errorf("port %q: %v has no ports", port, proto)
@@ -72,16 +88,33 @@ func (p Port) String() string {
 	return strconv.Itoa(int(p.Number))
 }
 
-// numberOn resolves the port on dst. If dst declares a name several times for the protocol,
+// DeclaredPorts returns the ports that the containers of a pod declare, named or not.
+func DeclaredPorts(pod *corev1.Pod) []policy.NamedPort {
+	var ports []policy.NamedPort
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range containers {
+			for _, p := range containers[i].Ports {
+				if proto := ProtocolOf(p.Protocol); proto != packet.Unknown {
+					ports = append(ports, policy.NamedPort{Name: p.Name, Proto: proto, Port: uint16(p.ContainerPort)})
+				}
+			}
+		}
+	}
+	return ports
+}
+
+// On resolves the port among those that a pod names. If it has a name several times for the protocol,
 // the first one counts, as in a Service.
-func (p Port) numberOn(dst *Endpoint) (number uint16, ok bool) {
+func (p Port) On(ports []policy.NamedPort) (number uint16, ok bool) {
 	if p.Name == "" {
 		return p.Number, true
 	}
-	for _, n := range dst.ports {
+	for _, n := range ports {
 		if n.Name == p.Name && n.Proto == p.Proto {
 			return n.Port, true
 		}
 	}
 	return 0, false
 }
+
+func (p Port) numberOn(dst *Endpoint) (number uint16, ok bool) { return p.On(dst.ports) }

@@ -227,10 +227,7 @@ func (c *cluster) podRangeOf(addr netip.Addr) string {
 // titleOf returns the name of a workload in comments: "deploy/web", or the name of a pod
 // without a workload. Names in other namespaces begin with the namespace.
 func (c *cluster) titleOf(ref workloads.Ref) string {
-	title := ref.Name
-	if ref.Kind != workloads.Pod {
-		title = workloads.ShortName(ref.Kind) + "/" + title
-	}
+	title := ref.Title()
 	if ref.Namespace != c.input.Namespace {
 		title = ref.Namespace + "/" + title
 	}

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 )
@@ -84,11 +84,8 @@ func (o *opened) has(source, destination netip.Addr, protocol string) bool {
 // lateNote lists flows that do not count because they look like late packets.
 func lateNote(late []*flow) string {
 	var named []string
-	for _, f := range late[:min(len(late), mostLate)] {
+	for _, f := range late {
 		named = append(named, f.String())
 	}
-	if more := len(late) - len(named); more > 0 {
-		named = append(named, fmt.Sprintf("and %d more", more))
-	}
-	return fmt.Sprintf("Flows that agents of an earlier version recorded do not count if they look like the last packets of connections that were opened in the other direction: %s.", strings.Join(named, "; "))
+	return fmt.Sprintf("Flows that agents of an earlier version recorded do not count if they look like the last packets of connections that were opened in the other direction: %s.", words.Few(named, mostLate, "; "))
 }

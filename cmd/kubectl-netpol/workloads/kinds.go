@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -45,4 +46,32 @@ func ShortName(kind string) string {
 		}
 	}
 	return strings.ToLower(kind)
+}
+
+// Title returns the name within the namespace, such as "deploy/web", or that of a pod.
+func (r Ref) Title() string {
+	if r.Kind == Pod {
+		return r.Name
+	}
+	return ShortName(r.Kind) + "/" + r.Name
+}
+
+// Parse parses [NAMESPACE/][KIND/]NAME. What the name leaves out is empty: KIND/NAME is read as that.
+func Parse(name string) (Ref, error) {
+	parts := strings.Split(name, "/")
+	r := Ref{Name: parts[len(parts)-1]}
+	switch {
+	case len(parts) > 3 || slices.Contains(parts, ""):
+		return Ref{}, fmt.Errorf("%q: must be NAME, KIND/NAME, NAMESPACE/NAME or NAMESPACE/KIND/NAME", name)
+	case len(parts) == 3:
+		r.Namespace, r.Kind = parts[0], KindNamed(parts[1])
+		if r.Kind == "" {
+			return Ref{}, fmt.Errorf("%q: %q is not a kind of workload", name, parts[1])
+		}
+	case len(parts) == 2 && KindNamed(parts[0]) != "":
+		r.Kind = KindNamed(parts[0])
+	case len(parts) == 2:
+		r.Namespace = parts[0]
+	}
+	return r, nil
 }
