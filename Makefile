@@ -40,7 +40,7 @@ QUICK = -ldflags=-w -timeout 60m $(VET)
 PACKETS = ./tests/packets/... ./tests/repository/demo
 
 # Packages that run goroutines or are called from several.
-RACE = ./pkg/agent ./pkg/kernel/addressreuse ./pkg/kernel/handover ./pkg/kernel/bridgefilter ./pkg/kernel/conntrack ./pkg/agent/names/... ./pkg/agent/enforce ./pkg/agent/flows ./pkg/agent/packets ./pkg/agent/holder ./pkg/agent/inforce ./pkg/agent/newpods ./pkg/kernel/links ./pkg/kernel/nft/... ./pkg/agent/nodecheck ./pkg/agent/serve ./pkg/engine/policy ./pkg/cluster/clusterwatch ./pkg/cluster/apiconn ./pkg/cluster/podwatch ./pkg/cluster/manifests ./pkg/kernel/queue/... ./pkg/base/runner ./pkg/status ./pkg/status/agents ./pkg/status/enforced ./pkg/status/gate ./pkg/kernel/steer/... ./pkg/agent/verdictcache
+RACE = ./pkg/agent ./pkg/kernel/addressreuse ./pkg/kernel/handover ./pkg/kernel/bridgefilter ./pkg/kernel/conntrack ./pkg/agent/names/... ./pkg/agent/enforce ./pkg/agent/flows ./pkg/agent/packets ./pkg/agent/holder ./pkg/agent/confirmation ./pkg/agent/newpods ./pkg/kernel/links ./pkg/kernel/nft/... ./pkg/agent/nodecheck ./pkg/agent/serve ./pkg/engine/policy ./pkg/cluster/clusterwatch ./pkg/cluster/apiconn ./pkg/cluster/podwatch ./pkg/cluster/manifests ./pkg/kernel/queue/... ./pkg/base/runner ./pkg/status ./pkg/status/agents ./pkg/status/enforced ./pkg/status/gate ./pkg/kernel/steer/... ./pkg/agent/verdictcache
 
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel/steer ./tests/packets/netns ./tests/packets/neighbours

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/confirmation"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/names"
@@ -26,6 +27,7 @@ func modules(o *options) []module.Module {
 		serve.Module(&o.serve),
 		packets.Module(),
 		flows.Module(),
+		confirmation.Module(),
 		newpods.Module(o.peers),
 		bridges(),
 		verdictcache.Module(remembered, &remembered.For),

@@ -48,7 +48,6 @@ type agent struct {
 	steering *steering
 	blocker  *conntrack.Blocker
 	blocks   bool // the blocker has a snapshot; used by its stage only
-	confirms *confirmer
 
 	parts  []module.Part // of cfg.Modules
 	single module.Single // of parts
@@ -107,7 +106,6 @@ func (a *agent) publishing() stages {
 			why: "no earlier snapshot accepts packets any more, so what is blocked does not begin again"},
 		{name: "report", follow: a.metrics.published,
 			why: "everything is enforced, and no packet waits for logs"},
-		{name: "confirmation", loops: []loop{a.confirms.Run}},
 	}
 }
 

@@ -60,7 +60,6 @@ func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *h
 	if err := a.newSteering(ctx, caps); err != nil {
 		return nil, err
 	}
-	a.confirms = a.newConfirmer()
 	if err := a.newCluster(); err != nil {
 		return nil, err
 	}
@@ -202,7 +201,7 @@ func (a *agent) newCluster() error {
 		MinInterval: compileInterval,
 		Delay:       compileDelay,
 		PodRanges:   a.steering.closeRanges,
-		Contains:    a.confirms.contains,
+		Contains:    a.contains,
 		NodeChanged: a.nodeChanged,
 		Misordered:  a.results.misordered,
 		Registerer:  a.reg,

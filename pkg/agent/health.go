@@ -44,9 +44,11 @@ func (a *agent) state() module.State {
 		}
 		s.Pods = len(pods)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
-	defer cancel()
-	s.InForce = a.confirms.tracker.Answer(ctx)
+	if inForce := a.single.InForce; inForce != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
+		defer cancel()
+		s.InForce = inForce(ctx)
+	}
 	return s
 }
 

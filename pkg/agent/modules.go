@@ -10,8 +10,8 @@ import (
 	"reflect"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/cri"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -36,6 +36,12 @@ func (a *agent) newParts() error {
 		Learned: learnedNames{a},
 		Explain: a.explain,
 		Resteer: a.steering.resteer,
+
+		Problem:     a.notInForce,
+		Following:   a.following,
+		Uncertain:   a.uncertain,
+		WaitApplied: func(ctx context.Context) error { return a.steering.steerer.WaitApplied(ctx) },
+		WaitMarked:  func(ctx context.Context) error { return a.blocker.WaitMarked(ctx) },
 
 		CloseIncomplete: a.steering.closeIncomplete,
 		Connections:     a.connections,
@@ -150,6 +156,15 @@ func (a *agent) filterBridges(filters bool, otherPorts []string) {
 	}
 }
 
+// contains is called with the contents of the published snapshot.
+func (a *agent) contains(c clusterwatch.Contents) {
+	for _, p := range a.parts {
+		if p.Contains != nil {
+			p.Contains(c.Versions, c.Restores)
+		}
+	}
+}
+
 // nodeChanged is called when the Node of the agent appears or disappears.
 func (a *agent) nodeChanged() {
 	for _, p := range a.parts {
@@ -171,10 +186,7 @@ func (a *agent) setSandboxes(newestFirst []cri.Sandbox) {
 
 // handlers returns what this agent serves.
 func (a *agent) handlers() []module.Handler {
-	all := []module.Handler{
-		{To: module.Socket | module.Writer, Pattern: "GET " + inforce.Path, Handler: a.confirms.tracker},
-		{To: module.Socket, Pattern: "GET /table", Handler: http.HandlerFunc(a.table)},
-	}
+	all := []module.Handler{{To: module.Socket, Pattern: "GET /table", Handler: http.HandlerFunc(a.table)}}
 	for _, p := range a.parts {
 		all = append(all, p.Serve...)
 	}

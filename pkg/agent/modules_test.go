@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2/ktesting"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/module"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -75,7 +76,8 @@ func TestOneModuleHasAHook(t *testing.T) {
 	all := reflect.TypeFor[module.Single]()
 	filled := map[string]any{
 		"Classes": &module.Classes{}, "Learned": learnedNames{}, "Observe": &module.Observe{},
-		"Admit": func(context.Context, *x509.Certificate) error { return nil },
+		"InForce": func(context.Context) *inforce.Answer { return nil },
+		"Admit":   func(context.Context, *x509.Certificate) error { return nil },
 	}
 	of := func(name string, hooks ...string) module.Module {
 		var s module.Single

@@ -1,5 +1,5 @@
-// Package inforce says up to which changes of the cluster a node enforces policies, and lets clients
-// wait for one. It owns the answer, and knows neither what is watched nor how it is enforced.
+// Package inforce is what an agent answers to who asks up to which changes of the cluster it enforces
+// policies.
 package inforce
 
 import (
@@ -110,14 +110,6 @@ func (k *Kind) check(version string) error {
 func Reaches(have, want string) bool {
 	order, err := resourceversion.CompareResourceVersion(have, want)
 	return err == nil && order >= 0
-}
-
-// checkVersion returns an error if a client cannot wait for a version.
-func checkVersion(version string) error {
-	if _, err := resourceversion.CompareResourceVersion(version, version); err != nil {
-		return fmt.Errorf("version %q: must be the metadata.resourceVersion of an object, a positive number", version)
-	}
-	return nil
 }
 
 // Decode reads an answer. It refuses one that exceeds the bounds of an agent, which may lie. Texts are

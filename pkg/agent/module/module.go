@@ -37,6 +37,8 @@ type Single struct {
 	Learned policy.Learned
 	// Observe has whole packets shown to this module.
 	Observe *Observe
+	// InForce returns what is in force, for State.
+	InForce func(context.Context) *inforce.Answer
 	// Admit returns nil if the agent of another node with a certificate may ask. Without it none may.
 	Admit func(context.Context, *x509.Certificate) error
 }
@@ -63,6 +65,9 @@ type Part struct {
 	// Bridges is called with whether pods of the node are attached to bridges, while sources are checked,
 	// and with the ports of bridges without pods.
 	Bridges func(filters bool, otherPorts []string)
+	// Contains is called with the resource versions up to which the published snapshot contains all changes, by
+	// kind, and with how often versions have gone back: those of different numbers cannot be compared.
+	Contains func(versions map[string]string, restores int)
 	// NodeChanged is called when the Node of the agent appears or disappears.
 	NodeChanged func()
 	// Repaired is called after the table was repaired: who has changed it may have changed others.
@@ -135,6 +140,15 @@ type Core struct {
 	// Learned is that of the module that has it, and Explain that of all modules.
 	Learned policy.Learned
 	Explain func(s *policy.Snapshot, q policy.Query, at time.Time) string
+	// Problem returns why packets may be decided by something else than the last snapshot after whose
+	// publication WaitApplied and WaitMarked returned nil. They wait until nftables, and the marks of connections,
+	// are as the last published snapshot wants them.
+	Problem, WaitApplied, WaitMarked func(context.Context) error
+	// Following returns each kind with Seen and Behind, and how often versions have gone back.
+	Following func() (kinds []inforce.Kind, restores int)
+	// Uncertain returns the pods of which an address may be another's, and the current snapshot, nil before the
+	// first.
+	Uncertain func() ([]*policy.Endpoint, *policy.Snapshot)
 	// Resteer has Observe.Between called again, after its result has changed.
 	Resteer func()
 	// CloseIncomplete has new connections of these pods of the node, and of all pods in the ranges, wait for the

@@ -1,4 +1,4 @@
-package agent
+package confirmation
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
-	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -36,24 +35,24 @@ func TestConfirmation(t *testing.T) {
 			}
 		}
 		c := &confirmer{
-			tracker: inforce.New(inforce.Config{
-				Node:      "n",
-				Problem:   func(context.Context) error { return nil },
-				Following: func() ([]inforce.Kind, int) { return []inforce.Kind{{Kind: kind, Seen: "100"}}, 0 },
+			tracker: newTracker(config{
+				node:      "n",
+				problem:   func(context.Context) error { return nil },
+				following: func() ([]inforce.Kind, int) { return []inforce.Kind{{Kind: kind, Seen: "100"}}, 0 },
 			}),
 			applied: step("applied"), marked: step("marked"), poked: make(chan struct{}, 1),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- c.Run(ctx) }()
+		go func() { ended <- c.run(ctx) }()
 		publish := func(version string) {
-			c.contains(clusterwatch.Contents{Versions: map[string]string{kind: version}})
+			c.contains(map[string]string{kind: version}, 0)
 			synctest.Wait()
 		}
 		want := func(when, version string) {
 			t.Helper()
 			synctest.Wait()
-			if got := c.tracker.Answer(ctx).Kinds[0].Version; got != version {
+			if got := c.tracker.answer(ctx).Kinds[0].Version; got != version {
 				t.Errorf("%s, version %q is in force, want %q", when, got, version)
 			}
 		}

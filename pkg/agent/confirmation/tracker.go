@@ -1,4 +1,4 @@
-package inforce
+package confirmation
 
 import (
 	"context"
@@ -12,26 +12,29 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/bounds"
 )
 
 // recheckEvery is how often a waiting request looks whether a problem is over.
 const recheckEvery = 100 * time.Millisecond
 
-// Config configures a Tracker.
-type Config struct {
-	Node string
-	// Problem returns why nothing is in force, nil if there is no reason.
-	Problem func(context.Context) error
-	// Following returns the kinds with Seen and Behind, and how often versions have gone back.
-	Following func() (kinds []Kind, restores int)
-	// Uncertain returns Answer.Uncertain; nil means that there is none.
-	Uncertain func() []Uncertain
+// config configures a tracker.
+type config struct {
+	node string
+	// problem returns why nothing is in force, nil if there is no reason.
+	problem func(context.Context) error
+	// following returns the kinds with Seen and Behind, and how often versions have gone back.
+	following func() (kinds []inforce.Kind, restores int)
+	// uncertain returns inforce.Answer.Uncertain; nil means that there is none.
+	uncertain func() []inforce.Uncertain
 }
 
-// Tracker knows what is in force, and serves it. Its methods may be called from any goroutine.
-type Tracker struct {
-	cfg     Config
+// tracker knows what is in force, and serves it. Its methods may be called from any goroutine.
+type tracker struct {
+	cfg     config
 	waiting chan struct{} // has an element for each request that waits
 
 	mu       sync.Mutex
@@ -46,15 +49,15 @@ type version struct {
 	since time.Time
 }
 
-// New returns a Tracker to which nothing is in force.
-func New(cfg Config) *Tracker {
-	return &Tracker{cfg: cfg, waiting: make(chan struct{}, bounds.InForceWaiting), changed: make(chan struct{})}
+// newTracker returns a tracker to which nothing is in force.
+func newTracker(cfg config) *tracker {
+	return &tracker{cfg: cfg, waiting: make(chan struct{}, bounds.InForceWaiting), changed: make(chan struct{})}
 }
 
-// Set is called when the changes of each kind up to a version are in force. restores is how often
-// versions had gone back when these were seen: while it is lower than Following says, they are numbers
+// set is called when the changes of each kind up to a version are in force. restores is how often
+// versions had gone back when these were seen: while it is lower than following says, they are numbers
 // of a past that the server has forgotten, and nothing is in force.
-func (t *Tracker) Set(versions map[string]string, restores int) {
+func (t *tracker) set(versions map[string]string, restores int) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,24 +76,24 @@ func (t *Tracker) Set(versions map[string]string, restores int) {
 	t.changed = make(chan struct{})
 }
 
-// Answer returns what is in force now.
-func (t *Tracker) Answer(ctx context.Context) *Answer {
-	a := &Answer{Node: t.cfg.Node}
+// answer returns what is in force now.
+func (t *tracker) answer(ctx context.Context) *inforce.Answer {
+	a := &inforce.Answer{Node: t.cfg.node}
 	t.mu.Lock()
 	versions, before := t.versions, t.restores
 	t.mu.Unlock()
-	kinds, restores := t.cfg.Following()
+	kinds, restores := t.cfg.following()
 	a.Kinds = kinds
 	for i := range kinds {
 		if v, ok := versions[kinds[i].Kind]; ok && before == restores {
 			kinds[i].Version, kinds[i].Seconds = v.text, time.Since(v.since).Seconds()
 		}
 	}
-	if t.cfg.Uncertain != nil {
-		a.Uncertain = t.cfg.Uncertain()
+	if t.cfg.uncertain != nil {
+		a.Uncertain = t.cfg.uncertain()
 	}
 	// After the versions: they are in force if there is no problem now.
-	if err := t.cfg.Problem(ctx); err != nil {
+	if err := t.cfg.problem(ctx); err != nil {
 		a.Problem = strings.Join(strings.Fields(err.Error()), " ")
 	}
 	return a
@@ -128,9 +131,17 @@ func parse(query url.Values) (q question, err error) {
 	return q, nil
 }
 
-// ServeHTTP serves an Answer as JSON. If the request names a kind and a version, it waits until that
+// checkVersion returns an error if a client cannot wait for a version.
+func checkVersion(version string) error {
+	if _, err := resourceversion.CompareResourceVersion(version, version); err != nil {
+		return fmt.Errorf("version %q: must be the metadata.resourceVersion of an object, a positive number", version)
+	}
+	return nil
+}
+
+// ServeHTTP serves an inforce.Answer as JSON. If the request names a kind and a version, it waits until that
 // is in force, but no longer than the timeout.
-func (t *Tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (t *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q, err := parse(r.URL.Query())
 	if err == nil && q.kind != "" && !t.follows(q.kind) {
 		err = fmt.Errorf("kind %q: the agent does not enforce it", q.kind)
@@ -154,9 +165,9 @@ func (t *Tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // await returns an answer: the first in which the version is in force, or one at the end of the wait.
-func (t *Tracker) await(ctx context.Context, q question) *Answer {
+func (t *tracker) await(ctx context.Context, q question) *inforce.Answer {
 	if q.wait == 0 {
-		return t.Answer(ctx)
+		return t.answer(ctx)
 	}
 	end := time.NewTimer(q.wait)
 	defer end.Stop()
@@ -164,7 +175,7 @@ func (t *Tracker) await(ctx context.Context, q question) *Answer {
 	defer recheck.Stop()
 	for {
 		changed := t.next()
-		a := t.Answer(ctx)
+		a := t.answer(ctx)
 		if a.Check(q.kind, q.version) == nil {
 			return a
 		}
@@ -179,12 +190,12 @@ func (t *Tracker) await(ctx context.Context, q question) *Answer {
 	}
 }
 
-func (t *Tracker) follows(kind string) bool {
-	kinds, _ := t.cfg.Following()
-	return slices.ContainsFunc(kinds, func(k Kind) bool { return k.Kind == kind })
+func (t *tracker) follows(kind string) bool {
+	kinds, _ := t.cfg.following()
+	return slices.ContainsFunc(kinds, func(k inforce.Kind) bool { return k.Kind == kind })
 }
 
-func (t *Tracker) next() <-chan struct{} {
+func (t *tracker) next() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changed
