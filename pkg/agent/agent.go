@@ -118,11 +118,13 @@ func (a *agent) services() stages {
 	}
 }
 
-// cluster returns the stages that publish snapshots. They begin last, and sandboxes are read
-// first: the first snapshot must not use addresses in a pod's status that its sandbox
-// contradicts.
+// cluster returns the stages that publish snapshots. They begin last, and interfaces and sandboxes are
+// read first: without interfaces the first snapshot would end the check of sources of an earlier agent,
+// and it must not use addresses in a pod's status that its sandbox contradicts.
 func (a *agent) cluster() stages {
+	sources := a.steering.sources
 	return stages{
+		{name: "known interfaces", off: !sources.checked, begin: sources.links.Wait},
 		{name: "addresses of new pods", off: a.cni == nil, begin: a.readResults, loops: []loop{a.cni.Run}, ready: a.sandboxesKnown},
 		{name: "cluster", loops: []loop{a.cache.Run}, ready: a.clusterKnown},
 	}

@@ -72,7 +72,7 @@ func (c Config) checksSources(caps steer.Capabilities, logger klog.Logger) bool 
 // read reads interfaces and routes before the first snapshot needs them.
 func (s *sources) read(ctx context.Context) {
 	if err := s.links.Read(); err != nil {
-		klog.FromContext(ctx).Error(err, "Sources of packets are not checked until interfaces and routes can be read")
+		klog.FromContext(ctx).Error(err, "Policies are not enforced until interfaces and routes can be read: rules of an earlier agent stay, and without them new connections wait")
 	}
 }
 

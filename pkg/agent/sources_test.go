@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 	"reflect"
 	"testing"
+	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -108,4 +110,34 @@ func TestNothingIsKnownWithoutTheCheck(t *testing.T) {
 	if got := testutil.ToFloat64(s.linkless.WithLabelValues("unknown")); got != 1 {
 		t.Errorf("%v pods without an interface, want 1", got)
 	}
+}
+
+// TestTheFirstSnapshotWaitsForInterfaces: an agent that starts does not publish a snapshot without
+// interfaces, which would end the check of sources of an earlier agent.
+func TestTheFirstSnapshotWaitsForInterfaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newTestAgent(t, prometheus.NewRegistry())
+		a.steering.sources.checked = true // and nothing reads them
+		ctx, cancel := context.WithCancel(t.Context())
+		began := make(chan struct{})
+		go func() {
+			defer close(began)
+			for _, s := range a.cluster() {
+				if s.name == "cluster" {
+					return
+				}
+				if !s.off && s.begin != nil {
+					s.begin(ctx)
+				}
+			}
+		}()
+		synctest.Wait()
+		select {
+		case <-began:
+			t.Error("the cluster is followed before interfaces are known")
+		default:
+		}
+		cancel()
+		<-began
+	})
 }

@@ -52,6 +52,7 @@ type Watcher struct {
 	kernel kernel
 	runner *runner.Runner
 
+	known  chan struct{} // closed after the first read
 	mu     sync.Mutex
 	links  Links // nil before the first read
 	health error
@@ -68,7 +69,7 @@ func New(cfg Config) (*Watcher, error) {
 }
 
 func newWatcher(cfg Config, k kernel) *Watcher {
-	w := &Watcher{cfg: cfg, kernel: k, health: errNotRead}
+	w := &Watcher{cfg: cfg, kernel: k, known: make(chan struct{}), health: errNotRead}
 	w.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
 		RetryInterval: retryInterval,
@@ -109,10 +110,22 @@ func (w *Watcher) Read() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.health = err
-	if err == nil {
-		w.links = links
+	if err != nil {
+		return err
 	}
-	return err
+	if w.links == nil {
+		close(w.known)
+	}
+	w.links = links
+	return nil
+}
+
+// Wait waits until the links were read once, or until ctx ends.
+func (w *Watcher) Wait(ctx context.Context) {
+	select {
+	case <-w.known:
+	case <-ctx.Done():
+	}
 }
 
 func (w *Watcher) sync(ctx context.Context) error {
@@ -126,6 +139,13 @@ func (w *Watcher) sync(ctx context.Context) error {
 	return nil
 }
 
+// latest returns the links of the last successful read, nil before the first.
+func (w *Watcher) latest() Links {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.links
+}
+
 // Healthy returns nil if the last read succeeded.
 func (w *Watcher) Healthy() error {
 	w.mu.Lock()
@@ -137,9 +157,7 @@ func (w *Watcher) Healthy() error {
 // lead to pods, and of the bridges that connect pods. pods are the sorted addresses of this
 // node's pods. known is false before the first successful read.
 func (w *Watcher) Names(pods []netip.Addr) (uplinks, bridges []string, known bool) {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	uplinks = links.uplinks(containedIn(pods), w.cfg.Exempt)
 	return uplinks, links.bridges(pods, uplinks), links != nil
 }
@@ -147,9 +165,7 @@ func (w *Watcher) Names(pods []netip.Addr) (uplinks, bridges []string, known boo
 // Leads returns the interfaces that lead to some of pods, which are the sorted addresses of this
 // node's pods, or may lead to a pod that is not known, and the indices of all interfaces. uplinks is the result of Names.
 func (w *Watcher) Leads(pods []netip.Addr, uplinks []string) (leads []Lead, all []uint32) {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	for index := range links {
 		all = append(all, uint32(index))
 	}
@@ -160,9 +176,7 @@ func (w *Watcher) Leads(pods []netip.Addr, uplinks []string) (leads []Lead, all 
 // which are the sorted addresses of this node's pods. It includes more specific destinations of other
 // interfaces. The most specific ones come first.
 func (w *Watcher) Destinations(indices []uint32, pods []netip.Addr) []Destination {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	return links.destinations(indices, pods)
 }
 
@@ -177,9 +191,7 @@ func containedIn(addrs []netip.Addr) func(netip.Addr) bool {
 // LeadsToPods reports whether the node sends to addr through an interface that leads to pods, not
 // an uplink. pods are the sorted addresses of this node's pods.
 func (w *Watcher) LeadsToPods(addr netip.Addr, pods []netip.Addr) bool {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	link := links.linkTo(addr)
 	return link != nil && !matches(link.Name, w.cfg.Exempt) && !links.isUplink(link, containedIn(pods))
 }
@@ -187,9 +199,7 @@ func (w *Watcher) LeadsToPods(addr netip.Addr, pods []netip.Addr) bool {
 // LeadsAway reports whether the node sends to addr through an uplink, by a route to a part of one of
 // ranges, the node's pod ranges, or to all of it. pods are the sorted addresses of this node's pods.
 func (w *Watcher) LeadsAway(addr netip.Addr, ranges []netip.Prefix, pods []netip.Addr) bool {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	return links.leadsAway(addr, ranges, func(link *Link) bool {
 		return matches(link.Name, w.cfg.Exempt) || links.isUplink(link, containedIn(pods))
 	})
@@ -198,17 +208,13 @@ func (w *Watcher) LeadsAway(addr netip.Addr, ranges []netip.Prefix, pods []netip
 // LeadsElsewhere reports whether the routes of the node show that no pod of it has addr. It is false before
 // the first successful read.
 func (w *Watcher) LeadsElsewhere(addr netip.Addr) bool {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	return links.leadsElsewhere(addr)
 }
 
 // OtherPorts returns the sorted names of the ports of all bridges except the given ones.
 func (w *Watcher) OtherPorts(bridges []string) []string {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	return links.otherPorts(bridges)
 }
 
@@ -216,25 +222,19 @@ func (w *Watcher) OtherPorts(bridges []string) []string {
 // no other address in pods. It is empty if there is none, because the pod is at a bridge, or
 // because interfaces and routes are not read yet.
 func (w *Watcher) OwnLink(pod, pods []netip.Addr) string {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	return links.ownLink(pod, pods)
 }
 
 // LeadsToAny reports whether an interface other than the node's own leads to one of pods. known is
 // false before the first successful read.
 func (w *Watcher) LeadsToAny(pods []netip.Addr) (leads, known bool) {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	return links.leadsToAny(pods), links != nil
 }
 
 // TunnelPorts returns the UDP ports on which the node's tunnel devices receive, sorted.
 func (w *Watcher) TunnelPorts() []uint16 {
-	w.mu.Lock()
-	links := w.links
-	w.mu.Unlock()
+	links := w.latest()
 	return links.tunnelPorts()
 }

@@ -59,16 +59,18 @@ func TestWatcherTracksLinks(t *testing.T) {
 		if _, _, known := w.Names(nil); known || !errors.Is(w.Healthy(), errNotRead) {
 			t.Errorf("before the first read: known %v, %v", known, w.Healthy())
 		}
+		var waited atomic.Bool
+		go func() { w.Wait(ctx); waited.Store(true) }()
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		synctest.Wait()
-		if _, _, known := w.Names(nil); known || w.Healthy() == nil || changes.Load() != 0 {
-			t.Errorf("read fails: known %v, %v, %d changes", known, w.Healthy(), changes.Load())
+		if _, _, known := w.Names(nil); known || w.Healthy() == nil || changes.Load() != 0 || waited.Load() {
+			t.Errorf("read fails: known %v, %v, %d changes, waited %v", known, w.Healthy(), changes.Load(), waited.Load())
 		}
 		k.set(Links{1: {Index: 1, Name: "eth0"}})
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if got, _, known := w.Names(nil); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes.Load() != 1 {
+		if got, _, known := w.Names(nil); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes.Load() != 1 || !waited.Load() {
 			t.Errorf("after the first read: %v, %v, %v, %d changes", got, known, w.Healthy(), changes.Load())
 		}
 		k.set(Links{1: {Index: 1, Name: "eth1"}})
