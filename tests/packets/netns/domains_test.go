@@ -127,6 +127,32 @@ func TestDomainNames(t *testing.T) {
 	reads(t, agent, 2, "netpol_dns_resolvers")
 }
 
+// TestConnectionsOutliveNames: an established connection continues when the policy loses the name that
+// allowed it, as long as it has others, because the agent cannot know which names have expired. Without
+// any name it is denied.
+func TestConnectionsOutliveNames(t *testing.T) {
+	c, agent, r := newNames(t)
+	r.set("x.example.test.", c.Hosts["one"].Addrs...)
+	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
+	sessions := []session{c.connect(t, "x/web", "one", lab.IPv4), c.connect(t, "x/web", "one", lab.IPv6)}
+
+	others := allowNames(`"other.test"`)
+	c.Enforce(t, agent, "names", others)
+	c.Expect(t, labtest.No("x/web", "one", "tcp/80"))
+	for _, s := range sessions {
+		if err := s.echo("other names"); err != nil {
+			t.Errorf("%v, when the policy has other names: %v", s.RemoteAddr(), err)
+		}
+	}
+
+	c.Enforce(t, agent, "names", strings.Replace(others, `domainNames: ["other.test"]`, `networks: [192.0.2.0/24]`, 1))
+	for _, s := range sessions {
+		if err := s.echo("no names"); err == nil {
+			t.Errorf("%v goes on when the policy has no names", s.RemoteAddr())
+		}
+	}
+}
+
 // TestNamesDoNotOpenTheCluster: the owner of an allowed domain answers with addresses that
 // are not its own. The pod x/eve, which no policy selects, shows that they can be reached.
 func TestNamesDoNotOpenTheCluster(t *testing.T) {
