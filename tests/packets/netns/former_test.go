@@ -16,25 +16,31 @@ import (
 // formerAgent builds an agent that names its tables as versions up to 0.2.0 did.
 func formerAgent(t *testing.T) string {
 	t.Helper()
+	return overlaidAgent(t, map[string][2]string{
+		"pkg/kernel/steer/ruleset.go":             {`TableName = "` + steer.TableName, `TableName = "` + steer.FormerName},
+		"pkg/kernel/bridgefilter/bridgefilter.go": {`TableName = "` + steer.TableName, `TableName = "` + steer.FormerName},
+		"pkg/kernel/steer/former.go":              {`FormerName = "` + steer.FormerName, `FormerName = "none`},
+	})
+}
+
+// overlaidAgent builds an agent with other text in files.
+func overlaidAgent(t *testing.T, files map[string][2]string) string {
+	t.Helper()
 	if _, err := exec.LookPath("go"); err != nil {
-		t.Skip("an agent of an earlier version is built from source: ", err)
+		t.Skip("another agent is built from source: ", err)
 	}
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder, replace := t.TempDir(), map[string]string{}
-	for file, names := range map[string][2]string{
-		"pkg/kernel/steer/ruleset.go":             {`TableName = "` + steer.TableName, `TableName = "` + steer.FormerName},
-		"pkg/kernel/bridgefilter/bridgefilter.go": {`TableName = "` + steer.TableName, `TableName = "` + steer.FormerName},
-		"pkg/kernel/steer/former.go":              {`FormerName = "` + steer.FormerName, `FormerName = "none`},
-	} {
+	for file, texts := range files {
 		text, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil || !strings.Contains(string(text), names[0]) {
-			t.Fatalf("%s has no %q (%v)", file, names[0], err)
+		if err != nil || !strings.Contains(string(text), texts[0]) {
+			t.Fatalf("%s has no %q (%v)", file, texts[0], err)
 		}
 		copied := filepath.Join(folder, strings.ReplaceAll(file, "/", "_"))
-		writeFile(t, copied, strings.Replace(string(text), names[0], names[1], 1))
+		writeFile(t, copied, strings.Replace(string(text), texts[0], texts[1], 1))
 		replace[filepath.Join(root, file)] = copied
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
@@ -42,7 +48,7 @@ func formerAgent(t *testing.T) string {
 		t.Fatal(err)
 	}
 	writeFile(t, filepath.Join(folder, "overlay.json"), string(overlay))
-	binary := filepath.Join(folder, "former")
+	binary := filepath.Join(folder, "agent")
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", root, "-overlay="+folder+"/overlay.json", "-ldflags=-w", "-o", binary, "./cmd/kube-network-policies")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -64,7 +65,7 @@ current-context: a
 // startAgent starts an agent on the first node. Its log is shown if the test fails.
 func (c *cluster) startAgent(t *testing.T, cfg lab.AgentConfig) *lab.Agent {
 	t.Helper()
-	cfg.Binary = labtest.AgentBinary
+	cfg.Binary = cmp.Or(cfg.Binary, labtest.AgentBinary)
 	agent, err := c.Nodes[0].StartAgent(cfg)
 	if err != nil {
 		t.Fatal(err)
