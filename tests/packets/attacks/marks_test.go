@@ -1,11 +1,14 @@
 package attacks
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
@@ -122,6 +125,93 @@ func TestMarkedTunnelsOpenNothing(t *testing.T) {
 			t.Errorf("no inner packet has the mark %s: %v %s", mark, err, out)
 		}
 	}
+}
+
+// TestQueuesOfOthersOpenNothing: another program gets packets by queues before the agent, and with its
+// verdicts writes the agent's bits into packets and connections, which it calls answered.
+func TestQueuesOfOthersOpenNothing(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/client@1", "y/db@1 app=db")
+	node := c.Nodes[0].Host
+	const number = 9
+	serveQueue(t, node, number)
+	agent := c.Start(t)[0]
+	c.Enforce(t, agent, "policies", onlyDB)
+	counter := countOneWay(t, c)
+	port := uint16(22000)
+	for _, chain := range []string{"PREROUTING", "FORWARD", "POSTROUTING"} {
+		for _, iptables := range []string{"iptables-nft", "ip6tables-nft"} {
+			script(t, node, fmt.Sprintf("%s -t mangle -F; %[1]s -t mangle -A %s -p udp --dport %d -j NFQUEUE --queue-num %d", iptables, chain, oneWayPort, number))
+		}
+		for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+			port++
+			o := oneWay{c, counter, family, port}
+			for range 2 {
+				for from, want := range map[string]bool{"y/client": false, "y/db": true} {
+					if got := o.passes(t, agent, from); got != want {
+						t.Errorf("%s, %s: a datagram of %s passes: %v, want %v", chain, family, from, got, want)
+					}
+				}
+			}
+			c.Enforce(t, agent, "policies", strings.ReplaceAll(onlyDB, "app: db", "app: none"))
+			waitFor(t, func() bool { return !o.passes(t, agent, "y/db") }, func() string {
+				return fmt.Sprintf("%s, %s: a connection that is denied goes on", chain, family)
+			})
+			c.Enforce(t, agent, "policies", onlyDB)
+		}
+	}
+}
+
+// serveQueue accepts the packets of a queue of the host, with both marks, as answered.
+func serveQueue(t *testing.T, host *lab.Host, number uint16) {
+	t.Helper()
+	const packet, verdict, config = unix.NFNL_SUBSYS_QUEUE << 8, unix.NFNL_SUBSYS_QUEUE<<8 | 1, unix.NFNL_SUBSYS_QUEUE<<8 | 2
+	header := []byte{0, 0, byte(number >> 8), byte(number)}
+	var conn *netlink.Conn
+	send := func(kind netlink.HeaderType, attributes ...netlink.Attribute) error {
+		data, err := netlink.MarshalAttributes(attributes)
+		if err == nil {
+			_, err = conn.Send(netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request}, Data: append(slices.Clone(header), data...)})
+		}
+		return err
+	}
+	err := host.Do(func() (err error) {
+		if conn, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
+			return err
+		}
+		return errors.Join(
+			send(config, netlink.Attribute{Type: 1, Data: []byte{1, 0, 0, 0}}),    // bind
+			send(config, netlink.Attribute{Type: 2, Data: []byte{0, 0, 0, 0, 1}})) // without contents
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	connection, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: 3, Data: []byte{0, 0, 0, 0x06}},    // CTA_STATUS: SEEN_REPLY, ASSURED
+		{Type: 8, Data: []byte{0, 0, 0x10, 0x00}}, // CTA_MARK
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			messages, err := conn.Receive()
+			if err != nil {
+				return // closed
+			}
+			for _, m := range messages {
+				attributes, err := netlink.UnmarshalAttributes(m.Data[4:])
+				if m.Header.Type != packet || err != nil {
+					continue
+				}
+				id := attributes[0].Data[:4]
+				_ = send(verdict,
+					netlink.Attribute{Type: 2, Data: append([]byte{0, 0, 0, 1}, id...)}, // accept
+					netlink.Attribute{Type: 3, Data: []byte{0, 0, 0x18, 0x00}},          // NFQA_MARK
+					netlink.Attribute{Type: 11 | netlink.Nested, Data: connection})      // NFQA_CT
+			}
+		}
+	}()
 }
 
 // inFrame returns a datagram in a frame in VXLAN.

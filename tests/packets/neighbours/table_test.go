@@ -20,6 +20,12 @@ var unanswered = []labtest.Expectation{
 	labtest.Yes("node-1", "x/web", "tcp/80"), labtest.Yes("x/web", "node-1", "tcp/80"),
 }
 
+// proxied are the connections that pass if the node answers TCP itself, without an entry.
+var proxied = []labtest.Expectation{
+	labtest.Yes("z/out", "x/web", "tcp/80"), labtest.Yes("z/out", "x/web", "udp/80"), labtest.Yes("y/db", "x/web", "udp/80"),
+	labtest.No("y/db", "x/web", "tcp/80"), labtest.Yes("node-1", "x/web", "tcp/80"),
+}
+
 // forwardDropped are the connections that pass if the node forwards nothing.
 var forwardDropped = []labtest.Expectation{
 	labtest.No("y/db", "x/web", "tcp/80"), labtest.No("z/out", "x/web", "tcp/80"),
@@ -177,6 +183,26 @@ var neighbours = []neighbour{
 			$iptables -t mangle -A PREROUTING -j CONNMARK --save-mark
 			$iptables -t mangle -A POSTROUTING -j CONNMARK --save-mark
 			$iptables -t mangle -A OUTPUT -j CONNMARK --save-mark
+		done`,
+	},
+	{
+		name: "rules that masquerade what pods get, and save and restore whole marks, as of a VPN", holds: all, reported: nothing, needs: "iptables-nft",
+		set: `for family in '' 6; do
+			iptables=ip${family}tables-nft
+			$iptables -t nat -A POSTROUTING -o pod+ -j MASQUERADE
+			$iptables -t mangle -A PREROUTING -j CONNMARK --restore-mark
+			$iptables -t mangle -A FORWARD -j CONNMARK --save-mark
+			$iptables -t mangle -A OUTPUT -j CONNMARK --restore-mark
+		done`,
+	},
+	{
+		name: "a proxy for SYN packets of pods (SYNPROXY)", holds: "denials; its answers to isolated pods are dropped", reported: nothing, needs: "iptables-nft", long: true,
+		except: proxied,
+		set: `echo 0 >/proc/sys/net/netfilter/nf_conntrack_tcp_loose
+			for family in '' 6; do
+			iptables=ip${family}tables-nft
+			$iptables -t raw -A PREROUTING -i pod+ -p tcp --syn -j CT --notrack
+			$iptables -A FORWARD -i pod+ -p tcp -m conntrack --ctstate INVALID,UNTRACKED -j SYNPROXY --sack-perm --timestamp --wscale 7 --mss 1460
 		done`,
 	},
 	{
