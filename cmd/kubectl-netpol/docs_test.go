@@ -28,6 +28,7 @@ func TestDocumentedOutputsAreTrue(t *testing.T) {
 		{"../../docs/kubectl-netpol.md", "testdata", 5},
 		{"testdata/outputs.md", "testdata", 9},
 		{"../../examples/README.md", "../../examples", 10},
+		{"../../examples/sandbox/README.md", "../../examples/sandbox", 1},
 	} {
 		t.Run(strings.TrimPrefix(d.doc, "../../"), func(t *testing.T) { checkOutputs(t, d.doc, d.folder, d.blocks) })
 	}
