@@ -55,7 +55,7 @@ func TestAuditedPoliciesHaveTwoAnswers(t *testing.T) {
 			"denied", "", true},
 		{"explain as JSON", "explain x/db x/web --port 80 -o json -f audited.yaml", 0,
 			`"ifEnforced": {`, "", false},
-		{"matrix", "matrix --port 80 -f audited.yaml", 0, "", changes + "TCP 80 no longer allowed: new namespace/new pod, x/db, x/new pod, 0.0.0.0/0 -> x/web", false},
+		{"matrix", "matrix --port 80 -f audited.yaml", 0, "", changes + "TCP 80 no longer allowed: new namespace/new pod, x/db, x/new pod, outside -> x/web", false},
 		{"matrix of all ports", "matrix -f audited.yaml", 0, "", changes, false},
 		{"matrix as JSON", "matrix --port 80 -o json -f audited.yaml", 0, `"ifEnforced":[{`, "", false},
 		{"matrix, enforced", "matrix --port 80 -f enforced.yaml", 0, "", "", true},

@@ -123,7 +123,7 @@ func (d *diffOptions) print(w io.Writer, answer *reachability.Difference) error 
 	case "json":
 		return printJSON(w, d.withCaveats(differenceJSON{answer, d.others.exposures, d.others.services, d.others.notCompared}))
 	}
-	return printDifference(w, answer, &d.others, nil)
+	return printDifference(w, answer, &d.others)
 }
 
 // differenceJSON is a difference as it is printed.

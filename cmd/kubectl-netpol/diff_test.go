@@ -46,7 +46,7 @@ func TestOnePolicyIsApplied(t *testing.T) {
 	}
 
 	_, applied, _ := call(t, dbPolicy, "diff --port 5432 -f shop -f -")
-	if want := "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n  newly allowed: shop/web -> shop/db\n\n"; !strings.HasPrefix(applied, want) {
+	if want := "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n    by shop/db\n  newly allowed: shop/web -> shop/db\n    by shop/db\n\n"; !strings.HasPrefix(applied, want) {
 		t.Errorf("got\n%swant\n%s", applied, want)
 	}
 }
@@ -103,9 +103,9 @@ spec: {podSelector: {}}
 	t.Run("without labels", func(t *testing.T) {
 		code, stdout, stderr := call(t, "", "diff --replace --port 80 -f "+withDeny+" -f "+write("without.yaml", policies))
 		const want = "TCP 80:\n" +
-			"  newly allowed: shop/sts/db, shop/sts/web, 0.0.0.0/0 -> shop/new pod\n" +
-			"  newly allowed: shop/new pod -> another pod like it\n" +
-			"\nCompared: TCP 80, between 2 pods and a new pod without labels, and with 0.0.0.0/0 outside.\n"
+			"  newly allowed: shop/sts/db, shop/sts/web, outside -> shop/new pod\n    by shop/default-deny\n" +
+			"  newly allowed: shop/new pod -> another pod like it\n    by shop/default-deny\n" +
+			"\nCompared: TCP 80, between 2 pods and a new pod without labels, and with addresses outside.\n"
 		if code != 1 || stdout != want {
 			t.Errorf("got %d\n%s%swant\n%s", code, stdout, stderr, want)
 		}
@@ -124,12 +124,12 @@ func TestDifferenceAsMarkdown(t *testing.T) {
 	_, got, _ := call(t, "", "diff --port 5432 -f shop -f proposed -o markdown")
 	const want = `### Network policies: connections that change
 
-| | from | to | traffic |
-| --- | --- | --- | --- |
-| no longer allowed | shop/web | monitoring/new pod, monitoring/prometheus, 192.168.0.2, 10.0.0.0/24 and 10.0.3.0-10.255.255.255, 0.0.0.0-9.255.255.255 and 11.0.0.0-255.255.255.255 | TCP 5432 |
-| newly allowed | shop/new pod | shop/db | TCP 5432 |
+| | from | to | traffic | by |
+| --- | --- | --- | --- | --- |
+| no longer allowed | shop/web | monitoring/new pod, monitoring/prometheus, 192.168.0.2, outside | TCP 5432 | shop/web-egress |
+| newly allowed | shop/new pod | shop/db | TCP 5432 | shop/db |
 
-- Compared: TCP 5432, between 5 pods and a new pod without labels in each of 2 namespaces, with 192.168.0.2 of nodes, and with 10.0.0.0/24 and 10.0.3.0-10.255.255.255, 0.0.0.0-9.255.255.255 and 11.0.0.0-255.255.255.255 outside.
+- Compared: TCP 5432, between 5 pods and a new pod without labels in each of 2 namespaces, with 192.168.0.2 of nodes, and with addresses outside.
 `
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)

@@ -7,12 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
-	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 // nothingChanges says so, as far as everything was compared.
@@ -23,36 +19,8 @@ func nothingChanges(d *reachability.Difference, others *otherChanges) string {
 	return "Nothing that was compared changes.\n"
 }
 
-// podGroups are the pods of workloads with several.
-type podGroups map[string][]string // names of pods by that of the workload
-
-func newPodGroups(pods []*corev1.Pod) podGroups {
-	groups := podGroups{}
-	for _, p := range pods {
-		if w := workloads.Of(p); w.Kind != workloads.Pod && !compile.Ended(p) {
-			title := w.Namespace + "/" + w.Title()
-			groups[title] = append(groups[title], p.Namespace+"/"+p.Name)
-		}
-	}
-	return groups
-}
-
-// named returns names with that of a workload in the place of those of all its pods.
-func (g podGroups) named(names []string) []string {
-	for _, title := range slices.Sorted(maps.Keys(g)) {
-		first := slices.IndexFunc(names, func(n string) bool { return slices.Contains(g[title], n) })
-		if first < 0 || slices.ContainsFunc(g[title], func(n string) bool { return !slices.Contains(names, n) }) {
-			continue
-		}
-		all := slices.Clone(names)
-		all[first] = title
-		names = slices.DeleteFunc(all, func(n string) bool { return slices.Contains(g[title], n) })
-	}
-	return names
-}
-
-// printDifference prints the answer. Pods of groups are shown by these.
-func printDifference(w io.Writer, d *reachability.Difference, others *otherChanges, groups podGroups) error {
+// printDifference prints the answer.
+func printDifference(w io.Writer, d *reachability.Difference, others *otherChanges) error {
 	var out strings.Builder
 	if len(d.Changes) == 0 && others.none() {
 		out.WriteString(nothingChanges(d, others))
@@ -60,7 +28,10 @@ func printDifference(w io.Writer, d *reachability.Difference, others *otherChang
 	for i := range d.Changes {
 		fmt.Fprintf(&out, "%s:\n", join(d.Changes[i].Traffic))
 		for _, l := range changeLines(&d.Changes[i]) {
-			fmt.Fprintf(&out, "  %s: %s -> %s\n", l.what, shorten(groups.named(l.from)), shorten(groups.named(l.to)))
+			fmt.Fprintf(&out, "  %s: %s -> %s\n", l.what, shorten(l.from), shorten(l.to))
+			if len(l.by) > 0 {
+				fmt.Fprintf(&out, "    by %s\n", shorten(l.by))
+			}
 		}
 	}
 	if !others.none() {
@@ -80,11 +51,11 @@ func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, others *ot
 	case len(d.Changes) == 0 && others.none():
 		out.WriteString(nothingChanges(d, others))
 	case len(d.Changes) > 0:
-		out.WriteString("| | from | to | traffic |\n| --- | --- | --- | --- |\n")
+		out.WriteString("| | from | to | traffic | by |\n| --- | --- | --- | --- | --- |\n")
 	}
 	for i := range d.Changes {
 		for _, l := range changeLines(&d.Changes[i]) {
-			fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", l.what, shorten(l.from), shorten(l.to), join(d.Changes[i].Traffic))
+			fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", l.what, shorten(l.from), shorten(l.to), join(d.Changes[i].Traffic), shorten(l.by))
 		}
 	}
 	out.WriteString("\n" + exposureChangeLines(others.exposures, "- ") + serviceChangeLines(others.services, "- "))
@@ -113,7 +84,9 @@ func comparedLines(d *reachability.Difference, others *otherChanges) []string {
 	if len(d.Nodes) > 0 {
 		compared += fmt.Sprintf(", with %s of nodes", shorten(d.Nodes))
 	}
-	if len(d.External) > 0 {
+	if d.AllOutside {
+		compared += ", and with addresses outside"
+	} else if len(d.External) > 0 {
 		compared += fmt.Sprintf(", and with %s outside", shorten(d.External))
 	}
 	lines := []string{compared + "."}
@@ -150,6 +123,7 @@ func join(spans []reachability.PortRange) string {
 type changeLine struct {
 	what     string
 	from, to []string
+	by       []string // the policies that did it
 }
 
 // changeLines returns the lines of a change. Sides with the same changes share a line.
@@ -159,42 +133,70 @@ func changeLines(c *reachability.Change) []changeLine {
 		what  string
 		cells *reachability.Matrix
 	}{{"no longer allowed", c.Lost}, {"newly allowed", c.Gained}} {
-		for _, l := range matrixLines(m.cells) {
-			l.what = m.what
+		for _, l := range matrixLines(m.cells, c.By) {
+			l.what, l.from, l.to = m.what, joined(l.from, c.Outside), joined(l.to, c.Outside)
 			lines = append(lines, l)
 		}
 	}
 	return lines
 }
 
+// joined returns names with "outside" in the place of the addresses outside, if all of these are
+// among them.
+func joined(names, outside []string) []string {
+	isOutside := func(name string) bool { return slices.Contains(outside, name) }
+	others := slices.DeleteFunc(slices.Clone(names), isOutside)
+	if len(outside) == 0 || len(names)-len(others) < len(outside) {
+		return names
+	}
+	return append(others, "outside")
+}
+
+// distinct returns the texts in order, each once.
+func distinct(texts []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(texts)))
+}
+
 // matrixLines returns the cells of m. The cell of an endpoint with itself is about another
 // pod like it.
-func matrixLines(m *reachability.Matrix) []changeLine {
+func matrixLines(m *reachability.Matrix, policies func(row, column int) []string) []changeLine {
 	var lines []changeLine
+	index := map[string]int{}
+	for i := range m.From {
+		index[m.From[i].Label()] = i
+	}
 	groups := m.Groups()
 	for _, from := range groups {
-		var to []string
+		var to, by []string
 		for _, g := range groups {
 			switch {
 			case g.Row == from.Row && len(g.Members) == 1 || !m.AllowedBetween(from, g):
 			case g.Row == from.Row:
 				to = append(to, "each other")
+				by = append(by, policies(g.Row, index[g.Members[1].Label()])...)
 			default:
 				to = append(to, members(g)...)
+				for _, server := range g.Members { // each end has its own policies
+					by = append(by, policies(from.Row, index[server.Label()])...)
+				}
+				for _, client := range from.Members[1:] {
+					by = append(by, policies(index[client.Label()], g.Row)...)
+				}
 			}
 		}
 		if len(to) > 0 {
-			lines = append(lines, changeLine{from: members(from), to: to})
+			lines = append(lines, changeLine{from: members(from), to: to, by: distinct(by)})
 		}
 	}
-	var twins []string
+	twins := changeLine{to: []string{"another pod like it"}}
 	for i := range m.From {
 		if m.Allowed(i, i) {
-			twins = append(twins, m.From[i].Label())
+			twins.from, twins.by = append(twins.from, m.From[i].Label()), append(twins.by, policies(i, i)...)
 		}
 	}
-	if len(twins) > 0 {
-		lines = append(lines, changeLine{from: twins, to: []string{"another pod like it"}})
+	if len(twins.from) > 0 {
+		twins.by = distinct(twins.by)
+		lines = append(lines, twins)
 	}
 	return lines
 }

@@ -364,7 +364,7 @@ func TestRightsForTheNamespaceOfThePolicy(t *testing.T) {
 	}
 
 	code, stdout, stderr := call(t, dbPolicy, "diff --port 5432 -f - --context shop --kubeconfig "+config)
-	const want = "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n  newly allowed: shop/web -> shop/db\n\n"
+	const want = "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n    by shop/db\n  newly allowed: shop/web -> shop/db\n    by shop/db\n\n"
 	if code != 1 || !strings.HasPrefix(stdout, want) || !strings.Contains(stderr, "of other namespaces than shop could not be read") {
 		t.Errorf("got %d\n%s%s", code, stdout, stderr)
 	}
@@ -384,7 +384,7 @@ func TestWorkloadsWithoutPodsAreCompared(t *testing.T) {
 
 	policy := strings.NewReplacer("name: db", "name: asleep", "{app: db}", "{scaled: to-zero}").Replace(dbPolicy)
 	code, stdout, stderr := call(t, policy, strings.Replace(flags, "-f proposed", "-f -", 1))
-	if code != 1 || !strings.HasPrefix(stdout, "TCP 5432:\n  newly allowed: shop/web -> shop/deploy/asleep\n\n") {
+	if code != 1 || !strings.HasPrefix(stdout, "TCP 5432:\n  newly allowed: shop/web -> shop/deploy/asleep\n    by shop/asleep\n\n") {
 		t.Errorf("got %d\n%s%s", code, stdout, stderr)
 	}
 }
@@ -466,14 +466,14 @@ func TestAdministratorsPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, policy, want string }{
 		{"ClusterNetworkPolicy", manifest("v1beta1", "ClusterNetworkPolicy", "egress", "tier: Admin, priority: 20, egress: [{action: Deny, to: [{nodes: {}}]}]"),
-			"  no longer allowed: monitoring/new pod, monitoring/prometheus, shop/api, shop/db, shop/new pod -> monitoring/node-exporter, 192.168.0.2\n" +
-				"  newly allowed: shop/web -> 203.0.113.0/24\n"},
+			"  no longer allowed: monitoring/new pod, monitoring/prometheus, shop/api, shop/db, shop/new pod -> monitoring/node-exporter, 192.168.0.2\n    by ClusterNetworkPolicy/egress\n" +
+				"  newly allowed: shop/web -> 203.0.113.0/24\n    by ClusterNetworkPolicy/egress\n"},
 		{"AdminNetworkPolicy", manifest("v1alpha1", "AdminNetworkPolicy", "monitoring", "priority: 10, ingress: [{action: Allow, from: [{namespaces: {matchLabels: {team: ops}}}]}]"),
-			"  newly allowed: monitoring/new pod, monitoring/prometheus -> shop/api, shop/db, shop/new pod, shop/web\n"},
+			"  newly allowed: monitoring/new pod, monitoring/prometheus -> shop/api, shop/db, shop/new pod, shop/web\n    by AdminNetworkPolicy/monitoring\n"},
 		{"BaselineAdminNetworkPolicy", manifest("v1alpha1", "BaselineAdminNetworkPolicy", "default", "ingress: [{action: Deny, from: [{namespaces: {}}]}]"),
-			"  no longer allowed: monitoring/new pod, monitoring/prometheus -> each other\n" +
-				"  no longer allowed: shop/api, shop/db, shop/new pod, shop/web -> monitoring/new pod, monitoring/prometheus\n" +
-				"  no longer allowed: monitoring/new pod -> another pod like it\n"},
+			"  no longer allowed: monitoring/new pod, monitoring/prometheus -> each other\n    by BaselineAdminNetworkPolicy/default\n" +
+				"  no longer allowed: shop/api, shop/db, shop/new pod, shop/web -> monitoring/new pod, monitoring/prometheus\n    by BaselineAdminNetworkPolicy/default\n" +
+				"  no longer allowed: monitoring/new pod -> another pod like it\n    by BaselineAdminNetworkPolicy/default\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, live, stderr := call(t, tc.policy, "diff --port 10250 -f -"+flags)

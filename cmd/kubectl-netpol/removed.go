@@ -10,8 +10,12 @@ import (
 
 const useDoctor = "kubectl netpol doctor makes real connections"
 
-// removedFlags are the flags of assert that made connections in a cluster for tests.
-var removedFlags = removedflags.Table{"probe": useDoctor, "probe-image": useDoctor, "probe-families": useDoctor, "probe-settle": useDoctor}
+// removedFlags are the flags of earlier versions: those of assert that made connections, and diff of
+// suggest.
+var removedFlags = removedflags.Table{
+	"probe": useDoctor, "probe-image": useDoctor, "probe-families": useDoctor, "probe-settle": useDoctor,
+	"diff": "kubectl netpol suggest --enforce > FILE; kubectl netpol diff -f FILE",
+}
 
 // newUnused returns a command of earlier versions, which says what to use.
 func newUnused() *cobra.Command {

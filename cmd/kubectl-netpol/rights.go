@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -408,17 +409,14 @@ func (r *reader) readExposing(ctx context.Context) error {
 // servedExposing returns the resource of a kind in the version that is served. Kinds of
 // Kubernetes itself need no look-up.
 func (r *reader) servedExposing(ctx context.Context, k *exposure.Kind) (resource schema.GroupVersionResource, found bool, err error) {
+	var resources []schema.GroupVersionResource
 	for _, gvk := range k.GroupVersionKinds() {
-		resource := gvk.GroupVersion().WithResource(k.Plural)
-		if len(k.Versions) == 1 {
-			return resource, true, nil
-		}
-		has, err := served.Has(ctx, r.client.Discovery().RESTClient(), gvk.GroupVersion(), k.Plural)
-		if has || err != nil {
-			return resource, has, err
-		}
+		resources = append(resources, gvk.GroupVersion().WithResource(k.Plural))
 	}
-	return schema.GroupVersionResource{}, false, nil
+	if k.Group == networkingv1.GroupName {
+		return resources[0], true, nil
+	}
+	return served.First(ctx, r.client.Discovery().RESTClient(), resources)
 }
 
 // readWorkloads adds a pod without an address for each workload that has none.

@@ -13,11 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/suggest"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
@@ -28,7 +26,6 @@ type suggestOptions struct {
 	blocks  []string
 	denied  bool
 	enforce bool
-	diff    bool
 }
 
 func newSuggest(o *options) *cobra.Command {
@@ -39,8 +36,8 @@ func newSuggest(o *options) *cobra.Command {
 		Long: `Suggest the smallest NetworkPolicies of a namespace that allow the flows which agents
 have recorded from and to its pods, and deny the rest. They are manifests on standard
 output, with a comment for each rule that says which flows it is for, and are audited
-when they are applied. Standard error has the flows that they cannot allow, and with --diff
-what they change.
+when they are applied. Standard error has the flows that they cannot allow. What changes
+once they are enforced, diff says: suggest --enforce > FILE, diff -f FILE.
 
 Agents record the packets of pods that policies select. A default deny that is audited
 selects all pods of a namespace, and denies nothing.
@@ -61,7 +58,6 @@ agents have not answered, and 2 when there is no suggestion.`,
 	fs.StringArrayVar(&s.blocks, "block", nil, "NAME=CIDR: allow this block instead of single addresses in it; may be repeated")
 	fs.BoolVar(&s.denied, "with-denied", false, "also allow flows that enforced policies denied")
 	fs.BoolVar(&s.enforce, "enforce", false, "leave out the annotation that has the policies audited: they are enforced when they are applied")
-	fs.BoolVar(&s.diff, "diff", false, "also say on standard error what changes to today once the policies are enforced, as the command diff does, by workload")
 	s.addAgentFlags(fs)
 	return cmd
 }
@@ -96,7 +92,7 @@ func (s *suggestOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := s.print(cmd.OutOrStdout(), cmd.ErrOrStderr(), cluster, suggestion); err != nil {
+	if err := s.print(cmd.OutOrStdout(), cmd.ErrOrStderr(), suggestion); err != nil {
 		return err
 	}
 	if len(suggestion.Uncovered) > 0 || slices.ContainsFunc(answers, answer.failed) {
@@ -168,35 +164,18 @@ func readFile(path string, stdin io.Reader, read func(io.Reader) error) error {
 }
 
 // print writes the policies to out and the notes about them to errs.
-func (s *suggestOptions) print(out, errs io.Writer, cluster clusterstate.Input, suggestion *suggest.Suggestion) error {
+func (s *suggestOptions) print(out, errs io.Writer, suggestion *suggest.Suggestion) error {
 	manifests, err := suggestion.YAML()
 	if err != nil {
 		return err
 	}
 	var text strings.Builder
 	s.describe(&text, suggestion)
-	if s.diff {
-		if err := s.describeChanges(&text, cluster, suggestion); err != nil {
-			return err
-		}
-	}
 	if _, err := io.WriteString(out, manifests); err != nil {
 		return err
 	}
 	_, err = io.WriteString(errs, text.String())
 	return err
-}
-
-// describeChanges says what changes once the policies are enforced.
-func (s *suggestOptions) describeChanges(w io.Writer, cluster clusterstate.Input, suggestion *suggest.Suggestion) error {
-	before, after := reachability.AddNewPods(cluster, suggestion.Apply(cluster), s.namespace)
-	diff := diffOptions{options: s.options}
-	changes, err := diff.compare(s.cluster(before), ifEnforced(s.cluster(after)))
-	if err != nil {
-		return err
-	}
-	fmt.Fprint(w, "\nThe change to today, when all of this is enforced:\n\n")
-	return printDifference(w, &changes, &otherChanges{limits: s.limits}, newPodGroups(cluster.Pods))
 }
 
 // describe says which flows the policies allow and which they do not.

@@ -264,8 +264,8 @@ func (p *pages) stateNames() []string {
 }
 
 // sides returns the rows or columns of a namespace, or of all if that is empty: what has pods
-// there with the labels, and if there is any, what is not in the cluster: pods that may come,
-// unless they are selected by labels, and the addresses outside.
+// there with the labels, and if there is any, what is not in the cluster: the addresses outside, and
+// pods that may come, unless they are selected by labels.
 func (p *pages) sides(s *state, q pageQuery, namespace string) ([]reachability.Side, error) {
 	sideOf, err := q.grouping()
 	if err != nil {
@@ -296,15 +296,16 @@ func (p *pages) sides(s *state, q pageQuery, namespace string) ([]reachability.S
 	if len(pods) == 0 {
 		return nil, noPods(len(selected), "", q.Selector)
 	}
+	var sides []reachability.Side
+	if len(s.outside.Members) > 0 { // first, where it is seen
+		sides = append(sides, s.outside)
+	}
 	var others []reachability.Side
 	if selector.Empty() {
 		pods = append(pods, may...)
 		others = s.cluster.Sides(s.cluster.Pods(p.family, reachability.NewNamespace), sideOf)
 	}
-	if len(s.outside.Members) > 0 {
-		others = append(others, s.outside)
-	}
-	return append(s.cluster.Sides(pods, sideOf), others...), nil
+	return slices.Concat(sides, s.cluster.Sides(pods, sideOf), others), nil
 }
 
 // settle returns the query with a grouping, which is by workload unless there are many.

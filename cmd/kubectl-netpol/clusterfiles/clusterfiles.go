@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -82,6 +83,8 @@ type Objects struct {
 	Skipped []Skipped // kinds and files that were not read
 	// Warnings say what is wrong with the files, with file and line, in the order of the files.
 	Warnings []string
+	// Deprecated is what kustomize says of deprecated fields, each once.
+	Deprecated []string
 	// Unmatched are the patterns of Options.Exclude that match nothing.
 	Unmatched []string
 	// Replaced are the objects that a later path replaced, "Kind namespace/name", sorted.
@@ -254,6 +257,9 @@ func readAll(paths []string, stdin io.Reader, options Options) (*Objects, []erro
 		errs = append(errs, fmt.Errorf("no object to read: %w", errNothing(r.skipped)))
 	}
 	o := r.cluster()
+	for _, message := range slices.Sorted(maps.Keys(c.deprecated)) {
+		o.Deprecated = append(o.Deprecated, fmt.Sprintf("%s (in %s)", message, words.Count(len(c.deprecated[message]), "kustomization", "kustomizations")))
+	}
 	for _, pattern := range options.Exclude {
 		if !c.excludes[pattern] && len(errs) == 0 {
 			o.Unmatched = append(o.Unmatched, pattern)

@@ -29,15 +29,16 @@ func isKustomization(name string) bool {
 	return slices.Contains(konfig.RecognizedKustomizationFileNames(), name)
 }
 
-// build returns the objects of the kustomization in a folder, each as a file of its own, and adds
-// the real paths of the files that kustomize reads to read. It reads only local files and starts no
+// build returns the objects of the kustomization in a folder, each as a file of its own. It adds the
+// real paths of the files that kustomize reads to read, and those that have something deprecated to
+// deprecated, by what kustomize says of it. It reads only local files and starts no
 // programs. left says which remote parts are left out.
-func build(folder string, read map[string]bool) (files []file, left []error, err error) {
+func build(folder string, read map[string]bool, deprecated map[string]map[string]bool) (files []file, left []error, err error) {
 	real, err := realPath(folder)
 	if err != nil {
 		return nil, nil, err
 	}
-	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder, read: read}
+	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder, read: read, deprecated: deprecated}
 	built, err := run(disk, real)
 	switch {
 	case disk.refused != nil: // kustomize may have treated the refusal as a missing file
@@ -66,8 +67,14 @@ func realPath(path string) (string, error) {
 	return filepath.EvalSymlinks(real)
 }
 
-// run calls kustomize and turns its panics, which some inputs cause, into errors.
+// run calls kustomize and turns its panics, which some inputs cause, into errors. What it says of
+// deprecated fields, in each kustomization that it reads, is kept from standard error: the disk notes it.
 func run(disk filesys.FileSystem, folder string) (built resmap.ResMap, err error) {
+	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
+		stderr := os.Stderr
+		os.Stderr = null
+		defer func() { os.Stderr = stderr; null.Close() }()
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -101,6 +108,7 @@ type localDisk struct {
 	refused     error
 	left        []error         // about what is left out
 	read        map[string]bool // what was read
+	deprecated  map[string]map[string]bool
 }
 
 func (d *localDisk) ReadFile(path string) ([]byte, error) {
@@ -111,6 +119,7 @@ func (d *localDisk) ReadFile(path string) ([]byte, error) {
 	if err != nil || !isKustomization(filepath.Base(path)) {
 		return data, err
 	}
+	d.noteDeprecated(path, data)
 	line, rest, err := refuseKustomization(data)
 	if err != nil {
 		at := Position{path, line}
@@ -131,6 +140,25 @@ func (d *localDisk) ReadFile(path string) ([]byte, error) {
 		return noteOrigins(data)
 	}
 	return data, nil
+}
+
+// noteDeprecated notes what is deprecated in a kustomization.
+func (d *localDisk) noteDeprecated(path string, data []byte) {
+	var k types.Kustomization
+	if k.Unmarshal(data) != nil {
+		return // a fault, which is reported
+	}
+	messages := k.CheckDeprecatedFields()
+	if messages == nil {
+		return
+	}
+	for _, message := range *messages {
+		message = strings.TrimPrefix(message, "# Warning: ")
+		if d.deprecated[message] == nil {
+			d.deprecated[message] = map[string]bool{}
+		}
+		d.deprecated[message][path] = true
+	}
 }
 
 // withoutRemote returns a kustomization without its remote resources and components.

@@ -245,3 +245,25 @@ func TestRemoteResourcesAreLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// What kustomize says of deprecated fields is a note, once for all kustomizations, and not an error.
+func TestDeprecatedFieldsAreNotedOnce(t *testing.T) {
+	files := map[string]string{"k/base/kustomization.yaml": "resources: [web.yaml]\ncommonLabels: {a: b}\n", "k/base/web.yaml": web}
+	for _, overlay := range []string{"one", "two"} {
+		files["k/"+overlay+"/kustomization.yaml"] = "bases: [../base]\nnamespace: " + overlay + "\ncommonLabels: {c: d}\n"
+	}
+	folder(t, files)
+	o, err := Read([]string{"k"}, nil, Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(o.Notes(), "\n")
+	for _, want := range []string{"'bases' is deprecated. Please use 'resources' instead. Run 'kustomize edit fix' to update your Kustomization automatically. (in 2 kustomizations)", "Deprecated: 'commonLabels' is deprecated."} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("got\n%s\nwant once %s", got, want)
+		}
+	}
+	if !strings.Contains(got, "(in 3 kustomizations)") {
+		t.Errorf("got\n%s", got)
+	}
+}

@@ -141,26 +141,23 @@ func (r *reader) countPolicies(m manifest) {
 	}
 	of, _ := fields["kind"].(string)
 	delete(fields, "kind") // also NetworkPolicy of another project
-	if n := policiesIn(fields); n > 0 {
-		r.skipped["NetworkPolicy (in "+of+")"] += n
-	}
+	r.countPoliciesIn(fields, of)
 }
 
-func policiesIn(v any) (n int) {
+func (r *reader) countPoliciesIn(v any, of string) {
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
-			n += policiesIn(item)
+			r.countPoliciesIn(item, of)
 		}
 	case map[string]any:
-		if v["kind"] == "NetworkPolicy" {
-			n++
+		if slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool { return v["kind"] == k.Name }) {
+			r.skipped[fmt.Sprintf("%s (in %s)", v["kind"], of)]++
 		}
 		for _, value := range v {
-			n += policiesIn(value)
+			r.countPoliciesIn(value, of)
 		}
 	}
-	return n
 }
 
 // itemsOf returns the apiVersion and kind of list items that do not have them. ok is false

@@ -23,7 +23,11 @@ var wellKnown = map[string]map[string]string{
 	"ingress-controllers.konghq.com/kong":  {"app.kubernetes.io/name": "kong", "app.kubernetes.io/component": "app"},
 	"konghq.com/kic-gateway-controller":    {"app.kubernetes.io/name": "kong", "app.kubernetes.io/component": "app"},
 	"istio.io/ingress-controller":          {"istio": "ingressgateway"},
+	openShiftRouter:                        {"ingresscontroller.operator.openshift.io/deployment-ingresscontroller": "default"},
 }
+
+// openShiftRouter makes Routes of Ingresses, too.
+const openShiftRouter = "openshift.io/ingress-to-route"
 
 // The labels of pods that a controller creates for one Gateway: those of all that follow
 // GEP-1762, and those of Envoy Gateway.

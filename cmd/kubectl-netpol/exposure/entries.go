@@ -42,6 +42,7 @@ var Kinds = []Kind{
 	{"TLSRoute", "tlsroutes", true, gatewayAPI, []string{"v1", "v1alpha3", "v1alpha2"}},
 	{"TCPRoute", "tcproutes", true, gatewayAPI, []string{"v1", "v1alpha2"}},
 	{"UDPRoute", "udproutes", true, gatewayAPI, []string{"v1", "v1alpha2"}},
+	{openShiftRoute, "routes", true, "route.openshift.io", []string{"v1"}},
 }
 
 // ref names an object in a namespace.
@@ -128,6 +129,8 @@ func entries(objects []*unstructured.Unstructured) []entry {
 			all = append(all, c.ingressEntries(o)...)
 		case "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
 			all = append(all, c.routeEntries(o)...)
+		case openShiftRoute:
+			all = append(all, openShiftEntries(o)...)
 		}
 	}
 	return all
@@ -229,6 +232,44 @@ func (c *classes) routeEntries(o *unstructured.Unstructured) []entry {
 				all = append(all, e)
 			}
 		}
+	}
+	return all
+}
+
+// openShiftRoute is the kind of Routes of OpenShift. Its routers send requests to what Services select,
+// at the target port that the Route names.
+const openShiftRoute = "Route"
+
+func openShiftEntries(o *unstructured.Unstructured) []entry {
+	var r struct {
+		Spec struct {
+			Host              string      `json:"host"`
+			To                reference   `json:"to"`
+			AlternateBackends []reference `json:"alternateBackends"`
+			Port              struct {
+				TargetPort intstr.IntOrString `json:"targetPort"`
+			} `json:"port"`
+		} `json:"spec"`
+	}
+	if !decode(o, &r) {
+		return nil
+	}
+	var all []entry
+	for i, b := range append([]reference{r.Spec.To}, r.Spec.AlternateBackends...) {
+		service, ok := b.to(kindService, "", o.GetNamespace())
+		if !ok {
+			continue
+		}
+		e := newEntry(o, "spec.to", service)
+		if i > 0 {
+			e.field = fmt.Sprintf("spec.alternateBackends[%d]", i-1)
+		}
+		if r.Spec.Host != "" {
+			e.hosts = []string{r.Spec.Host}
+		}
+		e.port, e.protocol = r.Spec.Port.TargetPort, corev1.ProtocolTCP
+		e.controlledBy(openShiftRouter, podsOf(openShiftRouter))
+		all = append(all, e)
 	}
 	return all
 }

@@ -52,12 +52,23 @@ func (f *finder) targets(e *entry) (all []target, missing string) {
 func portOf(s *corev1.Service, e *entry) *corev1.ServicePort {
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
-		named := e.port.Type == intstr.String && p.Name == e.port.StrVal || e.port.Type == intstr.Int && p.Port == e.port.IntVal
-		if named && (e.protocol == "" || cmp.Or(p.Protocol, corev1.ProtocolTCP) == e.protocol) {
+		if e.names(p) && (e.protocol == "" || cmp.Or(p.Protocol, corev1.ProtocolTCP) == e.protocol) {
 			return p
 		}
 	}
 	return nil
+}
+
+// names reports whether the port of an entry is that of a Service.
+func (e *entry) names(p *corev1.ServicePort) bool {
+	target := cmp.Or(p.TargetPort, intstr.FromInt32(p.Port))
+	switch {
+	case e.kind == openShiftRoute && (e.port == intstr.IntOrString{} || e.port == target):
+		return true // the first one, or that of the pods
+	case e.port.Type == intstr.String:
+		return p.Name == e.port.StrVal
+	}
+	return e.kind != openShiftRoute && p.Port == e.port.IntVal
 }
 
 // backends returns what the endpoints of a Service without a selector have behind a port. They

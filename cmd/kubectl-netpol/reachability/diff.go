@@ -18,6 +18,8 @@ type Difference struct {
 	NewPods  []string    `json:"newPods"`  // the compared pods that AddNewPods added
 	Nodes    []string    `json:"nodes"`    // the compared addresses of nodes
 	External []string    `json:"external"` // the compared external addresses
+	// AllOutside says that External are named ranges, and all that there are.
+	AllOutside bool `json:"-"`
 	// Services names by address the Services behind which compared addresses are.
 	Services map[string]string `json:"services,omitempty"`
 	Changes  []Change          `json:"changes"`
@@ -42,6 +44,11 @@ type Change struct {
 	// Lost and Gained are matrices of the affected endpoints with the cells that become denied
 	// and allowed.
 	Lost, Gained *Matrix `json:"-"`
+	// Outside are the names of all ranges outside, if these were compared.
+	Outside []string `json:"-"`
+	// By returns the policies that change a cell of these: those that differ between the clusters, else
+	// all that decide about it.
+	By func(row, column int) []string `json:"-"`
 }
 
 // Cell is a connection that changes. If From equals To, the connection is to another pod
@@ -117,12 +124,19 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 		}
 	}
 	c.reachBefore, c.reachAfter = before.Reach(c.before, family), after.Reach(c.after, family)
-	same := newSameness(before, after)
-	c.group(names, same)
+	c.same, c.family = newSameness(before, after), family
+	c.group(names, c.same)
 	for _, list := range []*[]string{&d.OnlyBefore, &d.OnlyAfter, &d.NotCompared} {
 		*list = names.ofPods(*list, before, after)
 	}
-	d.Changes = c.changes(spans)
+	d.Changes, d.AllOutside = c.changes(spans), names.Addresses != nil
+	for i := range d.Changes {
+		for _, name := range addresses {
+			if shown := names.Addresses[name]; shown != "" {
+				d.Changes[i].Outside = append(d.Changes[i].Outside, shown)
+			}
+		}
+	}
 	return d, nil
 }
 
@@ -165,6 +179,8 @@ type comparison struct {
 	selected                []bool // whether all connections of the endpoint are compared
 	twin                    []bool // whether the endpoint stands for several identical pods
 	groups                  []compared
+	same                    *sameness
+	family                  Family
 }
 
 func (c *comparison) add(before, after Endpoint, selected, twin bool) {
@@ -206,11 +222,11 @@ func (c *comparison) changes(spans []PortRange) []Change {
 	found := []Change{}
 	numbers := slices.DeleteFunc(slices.Clone(spans), func(s PortRange) bool { return s.Name != "" })
 	if len(numbers) > 0 {
-		found = c.differences(Port{}).changes(c.shown(), numbers)
+		found = c.differences(Port{}).changes(c, numbers)
 	}
 	for _, s := range spans {
 		if s.Name != "" {
-			found = append(found, c.differences(s.Port()).changes(c.shown(), []PortRange{s})...)
+			found = append(found, c.differences(s.Port()).changes(c, []PortRange{s})...)
 		}
 	}
 	return found
@@ -292,15 +308,15 @@ func (r *Reach) ports(i, j int, port Port, twin bool) int32 {
 }
 
 // changes returns the changes of spans. Spans with the same changes are one Change.
-func (t transitions) changes(endpoints []Endpoint, spans []PortRange) []Change {
+func (t transitions) changes(c *comparison, spans []PortRange) []Change {
 	var found []Change
 	alike := map[string]int{}
 	for _, span := range spans {
 		key := make([]byte, len(t))
-		for i, c := range t {
-			before, after := c.before.Has(span.Proto, span.First), c.after.Has(span.Proto, span.First)
+		for i, pairs := range t {
+			before, after := pairs.before.Has(span.Proto, span.First), pairs.after.Has(span.Proto, span.First)
 			if span.Name != "" {
-				before, after = c.before.All(), c.after.All()
+				before, after = pairs.before.All(), pairs.after.All()
 			}
 			if before != after {
 				key[i] = mark(after)
@@ -314,7 +330,7 @@ func (t transitions) changes(endpoints []Endpoint, spans []PortRange) []Change {
 			continue
 		}
 		alike[string(key)] = len(found)
-		found = append(found, t.change(endpoints, span, key))
+		found = append(found, t.change(c, span, key))
 	}
 	return found
 }
@@ -328,9 +344,9 @@ func mark(gained bool) byte {
 
 // change returns the change of a span. marks has a byte for each transition, zero if the
 // span does not change.
-func (t transitions) change(endpoints []Endpoint, span PortRange, marks []byte) Change {
+func (t transitions) change(compared *comparison, span PortRange, marks []byte) Change {
 	c := Change{Traffic: []PortRange{span}}
-	gained := map[int]bool{} // by pair
+	endpoints, gained := compared.shown(), map[int]bool{} // by pair
 	index := make([]int, len(endpoints))
 	for i, changed := range t {
 		if marks[i] == 0 {
@@ -345,12 +361,14 @@ func (t transitions) change(endpoints []Endpoint, span PortRange, marks []byte) 
 		index[p/len(endpoints)], index[p%len(endpoints)] = 1, 1
 	}
 	var changing []Endpoint // the matrices contain only these
+	var groups []int        // of changing
 	for i := range endpoints {
 		if index[i] == 1 {
 			index[i] = len(changing)
-			changing = append(changing, endpoints[i])
+			changing, groups = append(changing, endpoints[i]), append(groups, i)
 		}
 	}
+	c.By = func(from, to int) []string { return compared.by(groups[from], groups[to], span.Port()) }
 	c.Lost, c.Gained = newMatrix(span.Port(), changing), newMatrix(span.Port(), changing)
 	for _, p := range slices.Sorted(maps.Keys(gained)) {
 		from, to := p/len(endpoints), p%len(endpoints)

@@ -74,18 +74,33 @@ func (c *Cluster) AllowedIn(d policy.Direction, src, dst *Endpoint, port Port, f
 }
 
 func (c *Cluster) allowedIn(d policy.Direction, src, dst *Endpoint, port Port, family Family) bool {
-	a := c.Evaluate(src, dst, port, family)
+	allowed, _ := c.inDirection(d, src, dst, port, family, false)
+	return allowed
+}
+
+// inDirection reports whether a connection is allowed in one direction, and by which policies. If
+// twin is set, an endpoint and itself are two pods of its kind.
+func (c *Cluster) inDirection(d policy.Direction, src, dst *Endpoint, port Port, family Family, twin bool) (allowed bool, by []*policy.Ref) {
+	a := c.evaluate(src, dst, port, family, twin)
 	if a.Cause != ByPolicy {
-		return a.Allowed
-	}
-	if !c.disputes.has(a.Query.Packet.Src.Addr(), a.Query.Packet.Dst.Addr()) {
-		return c.snapshotFor(&a.Query).EvaluateDirection(d, a.Query).Allowed()
+		return a.Allowed, nil
 	}
 	subject := src
 	if d == policy.Ingress {
 		subject = dst
 	}
-	return c.viewOf(subject).EvaluateDirection(d, a.Query).Allowed()
+	snapshot := c.snapshotFor(&a.Query)
+	if c.disputes.has(a.Query.Packet.Src.Addr(), a.Query.Packet.Dst.Addr()) {
+		snapshot = c.viewOf(subject)
+	}
+	decision := snapshot.EvaluateDirection(d, a.Query)
+	switch chain := c.chainOf(subject, d == policy.Egress); {
+	case decision.Reason == policy.RuleMatched:
+		by = []*policy.Ref{decision.Policy}
+	case decision.Reason == policy.Isolated && chain != nil:
+		by = chain.Policies
+	}
+	return decision.Allowed(), by
 }
 
 // alwaysAllowed reports whether agents do not evaluate the traffic. This is traffic between

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // compared is what a Difference shows as one: a pod, an address, or the pods of one name that
@@ -88,6 +90,34 @@ func (c *comparison) pair(from, to *compared) (i, j int) {
 		}
 	}
 	return i, j
+}
+
+// by returns the policies that change what passes between two groups.
+func (c *comparison) by(from, to int, port Port) []string {
+	i, j := c.pair(&c.groups[from], &c.groups[to])
+	if slices.ContainsFunc([]string{c.before[i].Name, c.before[j].Name, c.after[i].Name, c.after[j].Name}, func(name string) bool { return name == "" }) {
+		return nil
+	}
+	var differ, all []string
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		was, before := c.same.before.inDirection(d, &c.before[i], &c.before[j], port, c.family, true)
+		is, after := c.same.after.inDirection(d, &c.after[i], &c.after[j], port, c.family, true)
+		if was == is {
+			continue
+		}
+		for _, ref := range slices.Concat(before, after) {
+			name := *ref
+			name.Generation = 0
+			all = append(all, name.String())
+			if !c.same.policies[name] {
+				differ = append(differ, name.String())
+			}
+		}
+	}
+	if differ == nil {
+		return all
+	}
+	return differ
 }
 
 // shown returns the groups as endpoints.

@@ -4,6 +4,7 @@
 
 const find = document.getElementById("find");
 const table = document.getElementById("matrix");
+const paper = 900; // pixels across A4 in landscape, less than 1047
 
 // Rows and columns whose names do not have the text are hidden.
 if (find && table) {
@@ -68,6 +69,18 @@ if (table && document.getElementById("row-0")) {
   addEventListener("hashchange", explain);
   explain();
 }
+
+// On paper, lists are open, and what is too wide is made as wide as the paper.
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("#summary details").forEach((d) => { d.dataset.open = d.open; d.open = true; });
+  document.querySelectorAll(".scroll").forEach((s) => {
+    s.style.zoom = Math.min(1, paper / s.firstElementChild.scrollWidth);
+  });
+});
+addEventListener("afterprint", () => {
+  document.querySelectorAll("#summary details").forEach((d) => { d.open = d.dataset.open === "true"; });
+  document.querySelectorAll(".scroll").forEach((s) => { s.style.zoom = ""; });
+});
 
 // One cell is in the tab order; arrow keys, Home and End move to the others.
 if (table) {

@@ -611,3 +611,24 @@ func TestFlows(t *testing.T) {
 		t.Errorf("the button to pause is pressed: %s", pressed)
 	}
 }
+
+// The addresses outside are seen without scrolling, and on paper nothing is cut and lists are open.
+func TestOutsideAndPaper(t *testing.T) {
+	for _, folder := range []string{cluster, shop} {
+		t.Run(folder, func(t *testing.T) {
+			ctx := newBrowser(t)
+			do(ctx, t, emulation.SetDeviceMetricsOverride(1440, 900, 1, false), chromedp.Navigate(serve(t, "-f", folder)), waitFor("#matrix"))
+			var seen, open, closed bool
+			var cut string
+			do(ctx, t, with("th.column[data-name=outside]", `e.getBoundingClientRect().right <= 1440`, &seen),
+				chromedp.Evaluate(`dispatchEvent(new Event("beforeprint"))`, nil), emulation.SetEmulatedMedia().WithMedia("print"), emulation.SetDeviceMetricsOverride(1047, 718, 1, false),
+				chromedp.Evaluate(`[...document.querySelectorAll("#summary > details")].every((d) => d.open)`, &open),
+				chromedp.Evaluate(`[...document.querySelectorAll(".scroll")].map((s) => s.firstElementChild.getBoundingClientRect().width).filter((w) => w > 1047).join(" ")`, &cut),
+				chromedp.Evaluate(`dispatchEvent(new Event("afterprint"))`, nil), emulation.SetEmulatedMedia(),
+				chromedp.Evaluate(`[...document.querySelectorAll("#summary > details")].every((d) => !d.open)`, &closed))
+			if !seen || !open || cut != "" || !closed {
+				t.Errorf("outside seen %v, lists open %v, too wide %q, lists closed after %v", seen, open, cut, closed)
+			}
+		})
+	}
+}
