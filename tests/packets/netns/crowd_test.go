@@ -44,8 +44,8 @@ type stream struct {
 	arrived chan struct{} // has an element if one has arrived
 }
 
-// stream sends a datagram every millisecond until the test ends.
-func (c *cluster) stream(t *testing.T, from, to string, addr netip.Addr) *stream {
+// stream sends a datagram every millisecond until the test ends, and gets answers if answered is set.
+func (c *cluster) stream(t *testing.T, from, to string, addr netip.Addr, answered bool) *stream {
 	t.Helper()
 	s := &stream{arrived: make(chan struct{}, 1)}
 	sink, err := c.Hosts[to].ListenPacket(netip.AddrPortFrom(addr, flowPort))
@@ -66,8 +66,12 @@ func (c *cluster) stream(t *testing.T, from, to string, addr netip.Addr) *stream
 	go func() {
 		b := make([]byte, 16)
 		for {
-			if _, err := sink.Read(b); err != nil {
+			_, client, err := sink.ReadFromUDPAddrPort(b)
+			if err != nil {
 				return
+			}
+			if answered {
+				_, _ = sink.WriteToUDPAddrPort(b, client)
 			}
 			s.last.Store(time.Now().UnixNano())
 			select {
@@ -213,7 +217,7 @@ func TestADenyBesideManyFinishedConnections(t *testing.T) {
 					c.agent = c.Start(t)[0]
 					labtest.WaitReady(t, c.agent)
 					server := c.Hosts["y/server"].Addrs[family]
-					c.stream = c.cluster.stream(t, "x/client", "y/server", server)
+					c.stream = c.cluster.stream(t, "x/client", "y/server", server, false)
 					c.stream.waitFor(t, true)
 					c.finish(t, c.Hosts["x/client"].Addrs[family], count, peers == "many")
 					for _, deny := range []struct {
@@ -227,5 +231,37 @@ func TestADenyBesideManyFinishedConnections(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// The same for a stream that a flowtable forwards past all rules.
+func TestADenyOfAnOffloadedStreamBesideManyFinishedConnections(t *testing.T) {
+	labtest.SkipShort(t)
+	count := 6000
+	if os.Getenv("HARD") != "" {
+		count = 250_000
+	}
+	for family := range 2 {
+		name := fmt.Sprintf("/offloaded/family=%d/entries=%d", family, count)
+		t.Run(name[1:], func(t *testing.T) {
+			c := &crowd{cluster: newCluster(t, 1, "x/client@1 app=client", "y/server@1"), count: count, measure: name}
+			needFlowtables(t, c.Nodes[0])
+			flowtable(t, c.Nodes[0])
+			c.agent = c.Start(t)[0]
+			labtest.WaitReady(t, c.agent)
+			server := c.Hosts["y/server"].Addrs[family]
+			c.stream = c.cluster.stream(t, "x/client", "y/server", server, true)
+			c.finish(t, c.Hosts["x/client"].Addrs[family], count, true)
+			for _, deny := range [][2]string{{"closed", ""}, {"some", ", egress: [{ports: [{protocol: TCP, port: 443}]}]"}} {
+				if err := labtest.Within(t, func() bool {
+					list, err := c.Nodes[0].Run(t.Context(), "", "conntrack", "-L", "-f", []string{"ipv4", "ipv6"}[family], "-p", "udp", "-d", server.String())
+					return err == nil && strings.Contains(list, "[OFFLOAD]")
+				}); err != nil {
+					t.Fatal("the stream is not offloaded")
+				}
+				c.deny(t, deny[0], labtest.Policy("x", "egress", "{podSelector: {}, policyTypes: [Egress]"+deny[1]+"}"))
+				c.allow(t, deny[0], labtest.Policy("x", "egress", "{podSelector: {}, policyTypes: [Egress], egress: [{}]}"))
+			}
+		})
 	}
 }

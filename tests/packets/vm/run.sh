@@ -111,6 +111,7 @@ write_init() { # end-marker command...
 		mount -t proc proc /proc
 		mount -t sysfs sys /sys
 		mount -t devtmpfs dev /dev
+		ln -s /proc/self/fd/0 /dev/stdin
 		mount -t tmpfs tmp /tmp
 		mount -t tmpfs run /run
 		echo /bin/modprobe >/proc/sys/kernel/modprobe
