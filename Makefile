@@ -65,7 +65,7 @@ PROOF ?= $(PROJECT)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build docs demo test test-all test-unit test-emulated test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build docs demo test test-all test-unit test-emulated test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm kernels test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^##@ (.*)/\n\1/p; s/^([a-z0-9-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -174,6 +174,9 @@ test-vm: vm-tools build bench-other ## the kernel's side of it, or those tests t
 		env AGENT_BINARY=/tests/kube-network-policies UPSTREAM_BINARY=/tests/$(notdir $(BENCH_OTHER)) NETNS_REQUIRED=1 FLOWTABLES_REQUIRED=1 SLOWNESS=5 \
 		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet ip_vs ip_vs_rr nft_ct nft_queue nft_fib_inet nft_reject_inet nft_limit nft_compat; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; short=; [ "$$test" != neighbours.test ] || short=-test.short; ./"$$test" $$short -test.run "$(RUN)" || failed=1; done; [ -z "$$failed" ]'
+
+kernels: vm-tools ## what Debian's kernels answer to the agent's probe, in the emulated machine: minutes, for docs/install/versions.md
+	tests/packets/vm/kernels.sh bullseye bookworm trixie trixie-backports
 
 test-conformance-vm: build ## the conformance suites on that kernel: half an hour
 	mkdir -p bin/conformance && cp bin/kube-network-policies bin/conformance/

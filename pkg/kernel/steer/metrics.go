@@ -65,10 +65,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 }
 
 func (m *metrics) describeKernel(caps Capabilities) {
-	for feature, err := range map[string]error{
-		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack, "udp_clash": caps.UDPClash,
-		"source_check": caps.SourceCheck, "share": caps.Share, "remember": caps.Remember, "reject": caps.Reject,
-	} {
+	for feature, err := range caps.features() {
 		m.support.WithLabelValues(feature).Set(supportValue(err))
 	}
 }

@@ -87,6 +87,14 @@ func Probe(ctx context.Context) (Capabilities, error) {
 	}, nil
 }
 
+// features returns the capabilities by the names that metrics give them.
+func (c Capabilities) features() map[string]error {
+	return map[string]error{
+		"queue": c.Queue, "xtables": c.XTables, "sctp_conntrack": c.SCTPConntrack, "udp_clash": c.UDPClash,
+		"source_check": c.SourceCheck, "share": c.Share, "remember": c.Remember, "reject": c.Reject,
+	}
+}
+
 // Answers reports whether the kernel can answer denied packets. It treats unknown as not supported,
 // because policies are enforced without answers, too.
 func (c Capabilities) Answers() bool { return c.Reject == nil && c.SourceCheck == nil }

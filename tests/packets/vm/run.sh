@@ -10,8 +10,8 @@
 # kernel has. The machine has no network but what COMMAND makes in it. It runs
 # without KVM: about ten seconds to boot, and ten times slower than outside.
 #
-# -k takes the kernel of another release of Debian, such as bullseye (5.10) or trixie
-# (6.12).
+# -k takes the kernel of another release of Debian, such as bullseye (5.10), trixie (6.12)
+# or trixie-backports.
 #
 # On Debian and Ubuntu missing programs are installed with apt-get, as root. The
 # kernel comes from the same place and is kept in the user's cache folder.
@@ -68,7 +68,9 @@ fetch_kernel() {
 	package=$(apt-cache "${apt[@]}" depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
 	[ -n "$package" ] || { echo "$0: apt knows no linux-image-cloud-amd64" >&2; exit 1; }
 	mkdir "$work/package"
-	(cd "$work/package" && apt-get "${apt[@]}" download -q "$package" >/dev/null && dpkg-deb -x ./*.deb unpacked)
+	# Newer releases have kernel and modules in packages that it depends on.
+	apt-cache "${apt[@]}" depends --recurse --important "$package" | grep "^linux-.*${package#linux-image-}$" >"$work/packages"
+	(cd "$work/package" && xargs apt-get "${apt[@]}" download -q <"$work/packages" >/dev/null && for file in *.deb; do dpkg-deb -x "$file" unpacked; done)
 	find "$work/package/unpacked" -name '*.ko.xz' -exec unxz {} +
 	mkdir -p "$cache"
 	mv "$work/package/unpacked" "$release" 2>/dev/null || [ -d "$release" ] # another run was faster
@@ -86,9 +88,10 @@ copy() { # source [destination]
 	done || true # a static program has none
 }
 
-copy_modules() { # version
+copy_modules() {
 	local from folder
-	from=$(find "$release" -type d -path "*/lib/modules/$1" | head -n 1)
+	from=$(find "$release" -type d -path '*/lib/modules/*' -print -quit)
+	set -- "${from##*/}"
 	mkdir -p "$root/lib/modules/$1/kernel/drivers"
 	cp "$from"/modules.{order,builtin,builtin.modinfo} "$root/lib/modules/$1/"
 	for folder in "${modules[@]}"; do
@@ -131,7 +134,7 @@ write_init() { # end-marker command...
 install_missing qemu-system-x86_64=qemu-system-x86 cpio=cpio unxz=xz-utils depmod=kmod busybox=busybox-static \
 	nft=nftables ip=iproute2
 fetch_kernel
-kernel=$(find "$release/boot" -name 'vmlinuz-*' | head -n 1)
+kernel=$(find "$release" -name 'vmlinuz*' -print -quit)
 
 mkdir -p "$root"/{bin,proc,sys,dev,run,tmp,root}
 cp "$(command -v busybox)" "$root/bin/busybox"
@@ -144,14 +147,14 @@ for file in ${files[@]+"${files[@]}"}; do
 	*) copy "$(realpath "$file")" ;;
 	esac
 done
-copy_modules "${kernel##*/vmlinuz-}"
+copy_modules
 end="end-of-command-$RANDOM$RANDOM"
 write_init "$end" "$@"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
 
 timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m "$memory" \
 	-display none -monitor none -serial stdio -no-reboot \
-	-kernel "$kernel" -initrd "$work/initrd" -append "console=ttyS0 quiet panic=-1" \
+	-kernel "$kernel" -initrd "$work/initrd" -append "console=ttyS0 quiet panic=-1 tsc=reliable" \
 	</dev/null 2>"$work/errors" | tr -d '\r' | tee "$work/output" |
 	grep --line-buffered -av "^$end \|SeaBIOS\|iPXE\|Booting from\|reboot: Power down" || true
 status=$(sed -n "s/^.*$end //p" "$work/output" | tail -n 1)
