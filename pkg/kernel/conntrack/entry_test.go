@@ -189,10 +189,7 @@ func FuzzDecodeEntry(f *testing.F) {
 		if p, known := e.first(); known && p.Src.Addr().Is4() != p.Dst.Addr().Is4() {
 			t.Errorf("%v crosses families", p)
 		}
-		message, err := markMessage(e.key.clone(), testMark, testMark)
-		if err != nil {
-			t.Fatal(err)
-		}
+		message := e.key.clone().markMessage(testMark, testMark)
 		var tuple []byte
 		var mark, mask uint32
 		if !nlattr.Each(message[nfgenHeaderLen:], func(typ uint16, value []byte) bool {

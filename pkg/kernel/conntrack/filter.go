@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 )
@@ -74,46 +73,33 @@ func (f filter) has(e entry) bool {
 }
 
 // message returns the data of the message that lists the connections f selects.
-func (f filter) message() ([]byte, error) {
+func (f filter) message() []byte {
+	b := nfgenHeader(f.family)
 	if f.mask != 0 {
-		return f.statusMessage()
+		b.Uint32(attrStatus, f.status)
+		b.Uint32(attrStatusMask, f.mask)
+		return b
 	}
 	if !f.end.IsValid() {
-		return nfgenHeader(f.family), nil
+		return b
 	}
 	source := uint16(attrIPv4Src)
 	if f.end.Is6() {
 		source = attrIPv6Src
 	}
-	tuple, flags := uint16(attrOriginal), uint16(attrFilterOriginal)
+	direction, flags := uint16(attrOriginal), uint16(attrFilterOriginal)
 	if f.reply {
-		tuple, flags = attrReply, attrFilterReply
+		direction, flags = attrReply, attrFilterReply
 	}
-	ae := netlink.NewAttributeEncoder()
-	ae.Nested(tuple, func(ae *netlink.AttributeEncoder) error {
-		ae.Nested(attrTupleIP, func(ae *netlink.AttributeEncoder) error {
-			ae.Bytes(source, f.end.AsSlice())
-			return nil
-		})
-		return nil
-	})
-	ae.Nested(attrFilter, func(ae *netlink.AttributeEncoder) error {
-		ae.ByteOrder = binary.NativeEndian
-		ae.Uint32(flags, filterBySource)
-		return nil
-	})
-	attributes, err := ae.Encode()
-	return append(nfgenHeader(f.family), attributes...), err
-}
-
-// statusMessage is message for a filter by status alone.
-func (f filter) statusMessage() ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	ae.Uint32(attrStatus, f.status)
-	ae.Uint32(attrStatusMask, f.mask)
-	attributes, err := ae.Encode()
-	return append(nfgenHeader(f.family), attributes...), err
+	tuple := b.Nest(direction)
+	ip := b.Nest(attrTupleIP)
+	b.Bytes(source, f.end.AsSlice())
+	b.End(ip)
+	b.End(tuple)
+	list := b.Nest(attrFilter)
+	b.Bytes(flags, binary.NativeEndian.AppendUint32(nil, filterBySource))
+	b.End(list)
+	return b
 }
 
 // maxFiltered is the largest number of addresses that are listed one by one. The kernel

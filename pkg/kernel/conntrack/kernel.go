@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/batch"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 // Messages of linux/netfilter/nfnetlink_conntrack.h.
@@ -127,13 +128,10 @@ func (k *kernelTable) close() {
 func (k *kernelTable) entries(f filter) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		k.unread = true
-		data, err := f.message()
-		if err == nil {
-			_, err = k.conn.Send(netlink.Message{
-				Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
-				Data:   data,
-			})
-		}
+		_, err := k.conn.Send(netlink.Message{
+			Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
+			Data:   f.message(),
+		})
 		if err != nil {
 			yield(entry{}, fmt.Errorf("list connections: %w", err))
 			return
@@ -196,12 +194,15 @@ func (k *kernelTable) changeSome(requests []request, results []error) {
 	messages := make([]netlink.Message, 0, len(requests))
 	indexes := make([]int, 0, len(requests))
 	for i, r := range requests {
-		data, err := r.message()
-		if err != nil {
-			results[i] = err
+		if len(r.key.tuple) == 0 {
+			results[i] = errNoTuple
 			continue
 		}
-		messages = append(messages, netlink.Message{Header: netlink.Header{Type: r.kind(), Flags: netlink.Request}, Data: data})
+		kind, data := netlink.HeaderType(msgNew), r.key.markMessage(r.mark, r.mask)
+		if r.remove {
+			kind, data = msgDelete, r.key.message()
+		}
+		messages = append(messages, netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request}, Data: data})
 		indexes = append(indexes, i)
 	}
 	if len(messages) == 0 {
@@ -253,29 +254,14 @@ func (k *kernelTable) answers(refused func(sequence uint32, err error)) error {
 	}
 }
 
-func (r request) kind() netlink.HeaderType {
-	if r.remove {
-		return msgDelete
-	}
-	return msgNew
-}
-
-// message returns the data of the request.
-func (r request) message() ([]byte, error) {
-	if r.remove {
-		return r.key.message()
-	}
-	return markMessage(r.key, r.mark, r.mask)
-}
-
 // expire removes an entry that the kernel refuses to delete: it sets its timeout to 0, and makes the
 // kernel look it up. Older kernels refuse to delete an offloaded entry (EBUSY), but drop it when it is
 // looked up after its timeout.
 func (k *kernelTable) expire(key key) error {
-	if err := k.execute(msgNew, 0, key.timeoutMessage); err != nil {
+	if err := k.execute(msgNew, 0, key.timeoutMessage()); err != nil {
 		return fmt.Errorf("expire: %w", err)
 	}
-	err := k.execute(msgDelete, 0, key.message)
+	err := k.execute(msgDelete, 0, key.message())
 	if errors.Is(err, unix.ENOENT) {
 		return nil // the look-up has dropped it
 	}
@@ -284,66 +270,64 @@ func (k *kernelTable) expire(key key) error {
 
 // create adds an entry and changes none.
 func (k *kernelTable) create(r replacement) error {
-	if err := k.execute(msgNew, netlink.Create|netlink.Excl, r.message); err != nil {
+	data, err := r.message()
+	if err == nil {
+		err = k.execute(msgNew, netlink.Create|netlink.Excl, data)
+	}
+	if err != nil {
 		return fmt.Errorf("track a connection: %w", err)
 	}
 	return nil
 }
 
 // execute sends a request and waits for the kernel's answer.
-func (k *kernelTable) execute(kind netlink.HeaderType, flags netlink.HeaderFlags, message func() ([]byte, error)) error {
-	data, err := message()
-	if err != nil {
-		return err
-	}
-	_, err = k.conn.Execute(netlink.Message{
+func (k *kernelTable) execute(kind netlink.HeaderType, flags netlink.HeaderFlags, data []byte) error {
+	_, err := k.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: kind, Flags: netlink.Request | netlink.Acknowledge | flags},
 		Data:   data,
 	})
 	return err
 }
 
-// message returns the data of the message that removes an entry. It refuses to do so without
-// a tuple: the kernel would remove all entries.
-func (k key) message() ([]byte, error) {
-	if len(k.tuple) == 0 {
-		return nil, errors.New("the entry has no tuple")
+// errNoTuple refuses a request without a tuple: the kernel would remove all entries.
+var errNoTuple = errors.New("the entry has no tuple")
+
+// message returns the data of the message that removes an entry.
+func (k key) message() []byte {
+	b := k.encode()
+	if len(k.id) > 0 {
+		b.Bytes(attrID, k.id)
 	}
-	return k.encode(func(ae *netlink.AttributeEncoder) {
-		if len(k.id) > 0 {
-			ae.Bytes(attrID, k.id)
-		}
-	})
+	return b
 }
 
 // timeoutMessage returns the data of the message that sets the timeout of an entry to 0.
-func (k key) timeoutMessage() ([]byte, error) {
-	return k.encode(func(ae *netlink.AttributeEncoder) { ae.Uint32(attrTimeout, 0) })
+func (k key) timeoutMessage() []byte {
+	b := k.encode()
+	b.Uint32(attrTimeout, 0)
+	return b
 }
 
 // markMessage returns the data of the message that sets the bits of mask in a mark to those
 // of mark.
-func markMessage(k key, mark, mask uint32) ([]byte, error) {
-	return k.encode(func(ae *netlink.AttributeEncoder) {
-		ae.Uint32(attrMark, mark)
-		ae.Uint32(attrMarkMask, mask)
-	})
+func (k key) markMessage(mark, mask uint32) []byte {
+	b := k.encode()
+	b.Uint32(attrMark, mark)
+	b.Uint32(attrMarkMask, mask)
+	return b
 }
 
-// encode returns the data of a message about the entry, with more attributes.
-func (k key) encode(more func(*netlink.AttributeEncoder)) ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	ae.Bytes(attrOriginal|netlink.Nested, k.tuple)
+// encode returns the beginning of a message about the entry.
+func (k key) encode() nlattr.Buffer {
+	b := nfgenHeader(k.family)
+	b.Bytes(attrOriginal|nlattr.Nested, k.tuple)
 	if len(k.zone) > 0 {
-		ae.Bytes(attrZone, k.zone)
+		b.Bytes(attrZone, k.zone)
 	}
-	more(ae)
-	attributes, err := ae.Encode()
-	return append(nfgenHeader(k.family), attributes...), err
+	return b
 }
 
 // nfgenHeader returns a struct nfgenmsg.
-func nfgenHeader(family uint8) []byte {
-	return []byte{family, unix.NFNETLINK_V0, 0, 0}
+func nfgenHeader(family uint8) nlattr.Buffer {
+	return nlattr.Buffer{family, unix.NFNETLINK_V0, 0, 0}
 }

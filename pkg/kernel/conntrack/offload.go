@@ -2,14 +2,13 @@ package conntrack
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 // A flowtable forwards the packets of an offloaded connection past all hooks, so its mark has
@@ -111,46 +110,40 @@ func (r replacement) message() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	ae.Bytes(attrOriginal|netlink.Nested, r.tuple)
+	b := r.encode()
 	if replies == original.reversed() {
-		ae.Bytes(attrReply|netlink.Nested, r.replies)
+		b.Bytes(attrReply|nlattr.Nested, r.replies)
 	} else {
-		ae.Nested(attrReply, original.reversed().encode)
+		original.reversed().encode(&b)
 		// Both are needed: without one the kernel would choose another source if a packet has
 		// created an entry first.
-		ae.Nested(attrNATSrc, translation(replies.dst))
-		ae.Nested(attrNATDst, translation(replies.src))
+		encodeTranslation(&b, attrNATSrc, replies.dst)
+		encodeTranslation(&b, attrNATDst, replies.src)
 	}
-	if len(r.zone) > 0 {
-		ae.Bytes(attrZone, r.zone)
-	}
-	ae.Uint32(attrStatus, r.status&(statusSeenReply|statusAssured)|statusConfirmed)
+	b.Uint32(attrStatus, r.status&(statusSeenReply|statusAssured)|statusConfirmed)
 	if original.proto == packet.TCP {
-		ae.Uint32(attrTimeout, tcpTimeout)
-		ae.Nested(attrProtocol, r.encodeEstablished)
+		b.Uint32(attrTimeout, tcpTimeout)
+		r.encodeEstablished(&b)
 	} else {
-		ae.Uint32(attrTimeout, otherTimeout)
+		b.Uint32(attrTimeout, otherTimeout)
 	}
-	ae.Uint32(attrMark, r.mark)
-	attributes, err := ae.Encode()
-	return append(nfgenHeader(r.family), attributes...), err
+	b.Uint32(attrMark, r.mark)
+	return b, nil
 }
 
 // encodeEstablished encodes CTA_PROTOINFO of an established TCP connection.
-func (r replacement) encodeEstablished(ae *netlink.AttributeEncoder) error {
+func (r replacement) encodeEstablished(b *nlattr.Buffer) {
 	flags := byte(tcpPickedUp)
 	if !r.pickedUp {
 		flags |= tcpWindowScale // with a scale of 0
 	}
-	ae.Nested(attrProtocolTCP, func(ae *netlink.AttributeEncoder) error {
-		ae.Uint8(attrTCPState, tcpEstablished)
-		ae.Bytes(attrTCPFlagsOriginal, []byte{flags, flags})
-		ae.Bytes(attrTCPFlagsReply, []byte{flags, flags})
-		return nil
-	})
-	return nil
+	info := b.Nest(attrProtocol)
+	tcp := b.Nest(attrProtocolTCP)
+	b.Bytes(attrTCPState, []byte{tcpEstablished})
+	b.Bytes(attrTCPFlagsOriginal, []byte{flags, flags})
+	b.Bytes(attrTCPFlagsReply, []byte{flags, flags})
+	b.End(tcp)
+	b.End(info)
 }
 
 // ends are source and destination of one direction of a connection.
@@ -170,43 +163,37 @@ func decodeEnds(tuple []byte) (ends, error) {
 	return ends{netip.AddrPortFrom(s.addr, s.port), netip.AddrPortFrom(s.to, s.toPort), s.proto}, nil
 }
 
-// encode encodes the content of a tuple of a protocol with ports. A flowtable translates no
-// other protocols.
-func (e ends) encode(ae *netlink.AttributeEncoder) error {
+// encode encodes CTA_TUPLE_REPLY of a protocol with ports. A flowtable translates no other protocols.
+func (e ends) encode(b *nlattr.Buffer) {
 	src, dst := uint16(attrIPv4Src), uint16(attrIPv4Dst)
 	if e.src.Addr().Is6() {
 		src, dst = attrIPv6Src, attrIPv6Dst
 	}
-	ae.Nested(attrTupleIP, func(ae *netlink.AttributeEncoder) error {
-		ae.Bytes(src, e.src.Addr().AsSlice())
-		ae.Bytes(dst, e.dst.Addr().AsSlice())
-		return nil
-	})
-	ae.Nested(attrTupleProto, func(ae *netlink.AttributeEncoder) error {
-		ae.ByteOrder = binary.BigEndian
-		ae.Uint8(attrProtoNum, uint8(e.proto))
-		ae.Uint16(attrSrcPort, e.src.Port())
-		ae.Uint16(attrDstPort, e.dst.Port())
-		return nil
-	})
-	return nil
+	tuple := b.Nest(attrReply)
+	ip := b.Nest(attrTupleIP)
+	b.Bytes(src, e.src.Addr().AsSlice())
+	b.Bytes(dst, e.dst.Addr().AsSlice())
+	b.End(ip)
+	proto := b.Nest(attrTupleProto)
+	b.Bytes(attrProtoNum, []byte{byte(e.proto)})
+	b.Uint16(attrSrcPort, e.src.Port())
+	b.Uint16(attrDstPort, e.dst.Port())
+	b.End(proto)
+	b.End(tuple)
 }
 
-// translation encodes CTA_NAT_SRC or CTA_NAT_DST with exactly one address and port.
-func translation(to netip.AddrPort) func(*netlink.AttributeEncoder) error {
+// encodeTranslation encodes CTA_NAT_SRC or CTA_NAT_DST with exactly one address and port.
+func encodeTranslation(b *nlattr.Buffer, kind uint16, to netip.AddrPort) {
 	first, last := uint16(attrNATv4Min), uint16(attrNATv4Max)
 	if to.Addr().Is6() {
 		first, last = attrNATv6Min, attrNATv6Max
 	}
-	return func(ae *netlink.AttributeEncoder) error {
-		ae.Bytes(first, to.Addr().AsSlice())
-		ae.Bytes(last, to.Addr().AsSlice())
-		ae.Nested(attrNATProto, func(ae *netlink.AttributeEncoder) error {
-			ae.ByteOrder = binary.BigEndian
-			ae.Uint16(attrNATPortMin, to.Port())
-			ae.Uint16(attrNATPortMax, to.Port())
-			return nil
-		})
-		return nil
-	}
+	translation := b.Nest(kind)
+	b.Bytes(first, to.Addr().AsSlice())
+	b.Bytes(last, to.Addr().AsSlice())
+	ports := b.Nest(attrNATProto)
+	b.Uint16(attrNATPortMin, to.Port())
+	b.Uint16(attrNATPortMax, to.Port())
+	b.End(ports)
+	b.End(translation)
 }
