@@ -19,13 +19,13 @@ var families = map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "i
 func (s *State) readChains() error {
 	former := false
 	err := listNftables(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(family uint8, chain []byte) {
-		table, chainName := text(chain, unix.NFTA_CHAIN_TABLE), text(chain, unix.NFTA_CHAIN_NAME)
-		hook, policy := uint32(unix.NF_INET_NUMHOOKS), uint32(accept)
-		if value := attribute(chain, unix.NFTA_CHAIN_HOOK); value != nil {
-			hook = number(attribute(value, unix.NFTA_HOOK_HOOKNUM))
+		table, chainName := nlattr.Text(nlattr.Get(chain, unix.NFTA_CHAIN_TABLE)), nlattr.Text(nlattr.Get(chain, unix.NFTA_CHAIN_NAME))
+		hook, policy := uint64(unix.NF_INET_NUMHOOKS), uint64(accept)
+		if value := nlattr.Get(chain, unix.NFTA_CHAIN_HOOK); value != nil {
+			hook = nlattr.Number(nlattr.Get(value, unix.NFTA_HOOK_HOOKNUM))
 		}
-		if value := attribute(chain, unix.NFTA_CHAIN_POLICY); value != nil {
-			policy = number(value)
+		if value := nlattr.Get(chain, unix.NFTA_CHAIN_POLICY); value != nil {
+			policy = nlattr.Number(value)
 		}
 		name, ip := families[family]
 		forwarded := hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_FORWARD || hook == unix.NF_INET_POST_ROUTING
@@ -40,8 +40,8 @@ func (s *State) readChains() error {
 
 func (s *State) readFlowtables() error {
 	return listNftables(unix.NFT_MSG_GETFLOWTABLE, unix.NFPROTO_UNSPEC, func(_ uint8, flowtable []byte) {
-		name := fmt.Sprintf("flowtable %s of table %s", text(flowtable, flowtableName), text(flowtable, flowtableTable))
-		if number(attribute(flowtable, flowtableFlags))&flowtableHardware != 0 {
+		name := fmt.Sprintf("flowtable %s of table %s", nlattr.Text(nlattr.Get(flowtable, flowtableName)), nlattr.Text(nlattr.Get(flowtable, flowtableTable)))
+		if nlattr.Number(nlattr.Get(flowtable, flowtableFlags))&flowtableHardware != 0 {
 			name += ", in hardware: denied connections go on for up to two seconds"
 		}
 		s.add(Offload, name)
@@ -50,8 +50,8 @@ func (s *State) readFlowtables() error {
 
 func (s *State) readHelpers() error {
 	return listNftables(unix.NFT_MSG_GETOBJ, unix.NFPROTO_UNSPEC, func(family uint8, object []byte) {
-		if number(attribute(object, unix.NFTA_OBJ_TYPE)) == objectHelper {
-			s.add(Helper, fmt.Sprintf("helper %s of table %s %s", text(object, unix.NFTA_OBJ_NAME), families[family], text(object, unix.NFTA_OBJ_TABLE)))
+		if nlattr.Number(nlattr.Get(object, unix.NFTA_OBJ_TYPE)) == objectHelper {
+			s.add(Helper, fmt.Sprintf("helper %s of table %s %s", nlattr.Text(nlattr.Get(object, unix.NFTA_OBJ_NAME)), families[family], nlattr.Text(nlattr.Get(object, unix.NFTA_OBJ_TABLE))))
 		}
 	})
 }
@@ -70,8 +70,8 @@ func (s *State) readForwards() error {
 
 // forwards reports whether a rule has the expression fwd.
 func forwards(rule []byte) bool {
-	for _, expression := range nlattr.All(attribute(rule, unix.NFTA_RULE_EXPRESSIONS)) {
-		if text(expression, unix.NFTA_EXPR_NAME) == "fwd" {
+	for _, expression := range nlattr.All(nlattr.Get(rule, unix.NFTA_RULE_EXPRESSIONS)) {
+		if nlattr.Text(nlattr.Get(expression, unix.NFTA_EXPR_NAME)) == "fwd" {
 			return true
 		}
 	}
@@ -82,7 +82,7 @@ func forwards(rule []byte) bool {
 func filtered() (map[int]bool, error) {
 	found := map[int]bool{}
 	err := list(unix.NETLINK_ROUTE, unix.RTM_GETQDISC, make([]byte, sizeofTcMsg), func(header, qdisc []byte) {
-		if kind := text(qdisc, unix.TCA_KIND); kind == "clsact" || kind == "ingress" {
+		if kind := nlattr.Text(nlattr.Get(qdisc, unix.TCA_KIND)); kind == "clsact" || kind == "ingress" {
 			found[int(binary.NativeEndian.Uint32(header[tcMsgIfindex:]))] = true
 		}
 	})
@@ -96,7 +96,7 @@ func hasBPF(index int) (found bool, err error) {
 		binary.NativeEndian.PutUint32(request[tcMsgIfindex:], uint32(index))
 		binary.NativeEndian.PutUint32(request[tcMsgParent:], parent)
 		err = errors.Join(err, list(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, request, func(_, filter []byte) {
-			found = found || text(filter, unix.TCA_KIND) == "bpf"
+			found = found || nlattr.Text(nlattr.Get(filter, unix.TCA_KIND)) == "bpf"
 		}))
 	}
 	return found, err
@@ -138,28 +138,6 @@ func list(protocol int, kind uint16, request []byte, add func(header, attributes
 		}
 	}
 	return nil
-}
-
-// attribute returns the value of an attribute, nil if it is missing.
-func attribute(attributes []byte, want uint16) []byte {
-	for typ, value := range nlattr.All(attributes) {
-		if typ == want {
-			return value
-		}
-	}
-	return nil
-}
-
-func text(attributes []byte, want uint16) string {
-	return unix.ByteSliceToString(attribute(attributes, want))
-}
-
-// number decodes a value, 0 if it is missing.
-func number(value []byte) uint32 {
-	if len(value) < 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(value)
 }
 
 const (

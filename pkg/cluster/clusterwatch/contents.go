@@ -1,9 +1,5 @@
 package clusterwatch
 
-import (
-	"fmt"
-)
-
 // Contents is what a snapshot contains.
 type Contents struct {
 	// Versions are the resource versions up to which the snapshot contains all changes, by kind.
@@ -48,14 +44,4 @@ func (c *Cache) contents() Contents {
 		m.reported = m.version
 	}
 	return contents
-}
-
-// notWatched returns an error that the objects are not watched, with the reason if it is known.
-func (f *failures) notWatched() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.last == nil {
-		return fmt.Errorf("not watched: %s", f.kind)
-	}
-	return fmt.Errorf("not watched: %s: %w", f.kind, f.last)
 }

@@ -147,16 +147,19 @@ func (f *failures) noteEnd(ctx context.Context, err error) {
 // isExpired reports whether a watch cannot resume at its resource version.
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// notListed returns an error that the objects have not been listed, with the reason if it is
-// known.
-func (f *failures) notListed() error {
+// because returns an error, with the reason if it is known.
+func (f *failures) because(what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.last == nil {
-		return fmt.Errorf("not listed yet: %s", f.kind)
+		return fmt.Errorf("%s: %s", what, f.kind)
 	}
-	return fmt.Errorf("not listed yet: %s: %w", f.kind, f.last)
+	return fmt.Errorf("%s: %s: %w", what, f.kind, f.last)
 }
+
+// notListed returns an error that the objects have not been listed, and notWatched that they are not watched.
+func (f *failures) notListed() error  { return f.because("not listed yet") }
+func (f *failures) notWatched() error { return f.because("not watched") }
 
 // forbidden reports whether the last request was forbidden.
 func (f *failures) forbidden() bool {

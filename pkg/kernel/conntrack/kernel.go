@@ -2,7 +2,6 @@ package conntrack
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -230,25 +229,16 @@ func (k *kernelTable) changeSome(requests []request, results []error) {
 func (k *kernelTable) answers(refused func(sequence uint32, err error)) error {
 	buffer := make([]byte, 1<<16)
 	for {
-		var n int
-		var result error
-		err := k.raw.Control(func(fd uintptr) {
-			for {
-				n, _, result = unix.Recvfrom(int(fd), buffer, unix.MSG_DONTWAIT)
-				if !errors.Is(result, unix.EINTR) {
-					return
-				}
-			}
-		})
+		datagram, err := batch.Receive(k.raw, buffer)
 		switch {
-		case err == nil && errors.Is(result, unix.EAGAIN):
+		case errors.Is(err, unix.EAGAIN):
 			return nil
-		case err != nil || result != nil:
-			return errors.Join(err, result)
+		case err != nil:
+			return err
 		}
-		for m := range batch.Messages(buffer[:n]) {
+		for m := range batch.Messages(datagram) {
 			if m.Kind == unix.NLMSG_ERROR && len(m.Body) >= 4 {
-				refused(m.Sequence, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body))))
+				refused(m.Sequence, m.Errno())
 			}
 		}
 	}

@@ -7,6 +7,7 @@ package nlattr
 import (
 	"encoding/binary"
 	"iter"
+	"strings"
 )
 
 const (
@@ -52,4 +53,30 @@ func Each(b []byte, set func(typ uint16, value []byte) bool) bool {
 		b = rest
 	}
 	return true
+}
+
+// Get returns the value of the nested attribute at path, nil if it is missing.
+func Get(b []byte, path ...uint16) []byte {
+	for _, want := range path {
+		var found []byte
+		for kind, value := range All(b) {
+			if kind == want {
+				found = value
+				break
+			}
+		}
+		b = found
+	}
+	return b
+}
+
+// Text decodes a string that may end in NUL.
+func Text(value []byte) string { return strings.TrimRight(string(value), "\x00") }
+
+// Number decodes a number in network byte order, 0 if it is missing.
+func Number(value []byte) (n uint64) {
+	for _, x := range value {
+		n = n<<8 | uint64(x)
+	}
+	return n
 }

@@ -21,11 +21,11 @@ const fakePort = 1
 
 func (v *fakeVerdicts) port() uint32 { return fakePort }
 
-func (v *fakeVerdicts) forget(ctx context.Context, keys []verdictKey) error {
+func (v *fakeVerdicts) remove(ctx context.Context, keys []elementKey) error {
 	tx := v.fake.NewTransaction()
 	for _, k := range keys {
-		tx.Add(k.fakeElement()) // deleting a missing element is an error
-		tx.Delete(k.fakeElement())
+		tx.Add(fakeElement(k)) // deleting a missing element is an error
+		tx.Delete(fakeElement(k))
 	}
 	return v.fake.Run(ctx, tx)
 }
@@ -79,14 +79,13 @@ func (v *fakeVerdicts) renewed(ctx context.Context, each func(renewedKey)) error
 	return nil
 }
 
-func (v *fakeVerdicts) forgetRenewed(ctx context.Context, keys []renewedKey) error {
-	tx := v.fake.NewTransaction()
-	for _, k := range keys {
-		p, _ := k.opened()
-		tx.Delete(&knftables.Element{Set: k.set(), Key: []string{p.Src.Addr().String(), p.Dst.Addr().String(),
-			strconv.Itoa(int(p.Proto)), strconv.Itoa(int(p.Src.Port())), strconv.Itoa(int(p.Dst.Port()))}})
+func fakeElement(k elementKey) *knftables.Element {
+	if v, ok := k.(verdictKey); ok {
+		return v.fakeElement()
 	}
-	return v.fake.Run(ctx, tx)
+	p, _ := k.(renewedKey).opened()
+	return &knftables.Element{Set: k.set(), Key: []string{p.Src.Addr().String(), p.Dst.Addr().String(),
+		strconv.Itoa(int(p.Proto)), strconv.Itoa(int(p.Src.Port())), strconv.Itoa(int(p.Dst.Port()))}}
 }
 
 func (k verdictKey) fakeElement() *knftables.Element {

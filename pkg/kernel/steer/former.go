@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 // FormerName is the name of the tables in versions up to 0.2.0. The upstream agent gives it to its own
@@ -147,7 +148,7 @@ func setNames(conn *netlink.Conn, table argument) (names []string, err error) {
 		return nil, fmt.Errorf("list sets: %w", err)
 	}
 	for _, a := range answers {
-		names = append(names, text(attribute(a, unix.NFTA_SET_NAME)))
+		names = append(names, nlattr.Text(nlattr.Get(a, unix.NFTA_SET_NAME)))
 	}
 	return names, nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -129,34 +128,8 @@ func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags,
 	return answers, nil
 }
 
-// attribute returns the value of the nested attribute at path, nil if it is missing.
-func attribute(b []byte, path ...uint16) []byte {
-	for _, want := range path {
-		var found []byte
-		for kind, value := range nlattr.All(b) {
-			if kind == want {
-				found = value
-				break
-			}
-		}
-		b = found
-	}
-	return b
-}
-
 // align rounds n up to NLMSG_ALIGNTO.
 func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
-
-// text decodes a string that may end in NUL.
-func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
-
-// number decodes a number in network byte order, 0 if b is empty.
-func number(b []byte) (n uint64) {
-	for _, x := range b {
-		n = n<<8 | uint64(x)
-	}
-	return n
-}
 
 func (k netlinkKernel) generation(ctx context.Context) (uint32, error) {
 	conn, err := k.conn(ctx)
@@ -176,7 +149,7 @@ func generation(conn *netlink.Conn) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the generation of nftables: %w", err)
 	}
-	return uint32(number(attribute(answers[0], unix.NFTA_GEN_ID))), nil
+	return uint32(nlattr.Number(nlattr.Get(answers[0], unix.NFTA_GEN_ID))), nil
 }
 
 // flowtables reports whether a table of any family has a flowtable.
@@ -202,7 +175,7 @@ func (k netlinkKernel) counters(ctx context.Context) (map[string]uint64, error) 
 	}
 	packets := make(map[string]uint64, len(answers))
 	for _, a := range answers {
-		packets[text(attribute(a, unix.NFTA_OBJ_NAME))] = number(attribute(a, unix.NFTA_OBJ_DATA, unix.NFTA_COUNTER_PACKETS))
+		packets[nlattr.Text(nlattr.Get(a, unix.NFTA_OBJ_NAME))] = nlattr.Number(nlattr.Get(a, unix.NFTA_OBJ_DATA, unix.NFTA_COUNTER_PACKETS))
 	}
 	return packets, nil
 }

@@ -151,10 +151,10 @@ func (r *reading) table() error {
 		return err
 	}
 	for _, a := range answers {
-		if number(attribute(a, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0 {
+		if nlattr.Number(nlattr.Get(a, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0 {
 			r.sound = false // no packet enters its chains
 		}
-		r.add("table", TableName, attribute(a, nftaTableHandle))
+		r.add("table", TableName, nlattr.Get(a, nftaTableHandle))
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (r *reading) table() error {
 // add records an object. The kernel does not reuse the handles of objects while their table exists,
 // and never reuses the handles of tables in a network namespace.
 func (r *reading) add(kind, name string, handle []byte) {
-	r.base.objects[kind+" "+name] = fmt.Sprint(number(handle))
+	r.base.objects[kind+" "+name] = fmt.Sprint(nlattr.Number(handle))
 }
 
 func (r *reading) listChains() error {
@@ -171,12 +171,12 @@ func (r *reading) listChains() error {
 		return fmt.Errorf("list chains: %w", err)
 	}
 	for _, a := range answers {
-		if text(attribute(a, unix.NFTA_CHAIN_TABLE)) != TableName {
+		if nlattr.Text(nlattr.Get(a, unix.NFTA_CHAIN_TABLE)) != TableName {
 			continue
 		}
-		chain := text(attribute(a, unix.NFTA_CHAIN_NAME))
+		chain := nlattr.Text(nlattr.Get(a, unix.NFTA_CHAIN_NAME))
 		r.names["chain"] = append(r.names["chain"], chain)
-		r.add("chain", chain, attribute(a, unix.NFTA_CHAIN_HANDLE))
+		r.add("chain", chain, nlattr.Get(a, unix.NFTA_CHAIN_HANDLE))
 		for _, c := range r.chains {
 			r.sound = r.sound && (c.name != chain || c.hookedAs(a))
 		}
@@ -195,16 +195,16 @@ const policyAccept = 1
 // hookedAs reports whether a chain with these attributes has the hook, priority and
 // type of c and the policy accept.
 func (c chain) hookedAs(a []byte) bool {
-	hook := attribute(a, unix.NFTA_CHAIN_HOOK)
+	hook := nlattr.Get(a, unix.NFTA_CHAIN_HOOK)
 	if c.hook == "" {
 		return hook == nil
 	}
 	priority, err := knftables.ParsePriority(knftables.InetFamily, string(c.priority))
 	return err == nil && hook != nil &&
-		number(attribute(hook, unix.NFTA_HOOK_HOOKNUM)) == hookNumbers[c.hook] &&
-		uint32(number(attribute(hook, unix.NFTA_HOOK_PRIORITY))) == uint32(int32(priority)) &&
-		number(attribute(a, unix.NFTA_CHAIN_POLICY)) == policyAccept &&
-		text(attribute(a, unix.NFTA_CHAIN_TYPE)) == string(knftables.FilterType)
+		nlattr.Number(nlattr.Get(hook, unix.NFTA_HOOK_HOOKNUM)) == hookNumbers[c.hook] &&
+		uint32(nlattr.Number(nlattr.Get(hook, unix.NFTA_HOOK_PRIORITY))) == uint32(int32(priority)) &&
+		nlattr.Number(nlattr.Get(a, unix.NFTA_CHAIN_POLICY)) == policyAccept &&
+		nlattr.Text(nlattr.Get(a, unix.NFTA_CHAIN_TYPE)) == string(knftables.FilterType)
 }
 
 func (r *reading) listSets() error {
@@ -213,9 +213,9 @@ func (r *reading) listSets() error {
 		return fmt.Errorf("list sets: %w", err)
 	}
 	for _, a := range answers {
-		set := text(attribute(a, unix.NFTA_SET_NAME))
-		r.add("set", set, attribute(a, nftaSetHandle))
-		if number(attribute(a, unix.NFTA_SET_FLAGS))&unix.NFT_SET_ANONYMOUS == 0 {
+		set := nlattr.Text(nlattr.Get(a, unix.NFTA_SET_NAME))
+		r.add("set", set, nlattr.Get(a, nftaSetHandle))
+		if nlattr.Number(nlattr.Get(a, unix.NFTA_SET_FLAGS))&unix.NFT_SET_ANONYMOUS == 0 {
 			r.names["set"] = append(r.names["set"], set) // anonymous sets belong to rules
 		}
 	}
@@ -229,12 +229,12 @@ func (r *reading) listObjects() error {
 	}
 	for _, a := range answers {
 		kind := "object"
-		if number(attribute(a, unix.NFTA_OBJ_TYPE)) == objectCounter {
+		if nlattr.Number(nlattr.Get(a, unix.NFTA_OBJ_TYPE)) == objectCounter {
 			kind = "counter"
 		}
-		object := text(attribute(a, unix.NFTA_OBJ_NAME))
+		object := nlattr.Text(nlattr.Get(a, unix.NFTA_OBJ_NAME))
 		r.names[kind] = append(r.names[kind], object)
-		r.add(kind, object, attribute(a, nftaObjHandle))
+		r.add(kind, object, nlattr.Get(a, nftaObjHandle))
 	}
 	return nil
 }
@@ -247,9 +247,9 @@ func (r *reading) listRules() error {
 		return fmt.Errorf("list rules: %w", err)
 	}
 	for _, a := range answers {
-		chain := text(attribute(a, unix.NFTA_RULE_CHAIN))
+		chain := nlattr.Text(nlattr.Get(a, unix.NFTA_RULE_CHAIN))
 		r.base.rules[chain] = append(r.base.rules[chain], fmt.Sprintf("%d %s",
-			number(attribute(a, unix.NFTA_RULE_HANDLE)), expressionsHash(attribute(a, unix.NFTA_RULE_EXPRESSIONS))))
+			nlattr.Number(nlattr.Get(a, unix.NFTA_RULE_HANDLE)), expressionsHash(nlattr.Get(a, unix.NFTA_RULE_EXPRESSIONS))))
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ var countingExpressions = []string{"counter", "quota", "last"}
 func expressionsHash(expressions []byte) string {
 	hash := sha256.New()
 	for _, e := range nlattr.All(expressions) {
-		name, data := text(attribute(e, unix.NFTA_EXPR_NAME)), attribute(e, unix.NFTA_EXPR_DATA)
+		name, data := nlattr.Text(nlattr.Get(e, unix.NFTA_EXPR_NAME)), nlattr.Get(e, unix.NFTA_EXPR_DATA)
 		if slices.Contains(countingExpressions, name) {
 			data = nil
 		}
@@ -279,13 +279,13 @@ func setKeys(conn *netlink.Conn, table argument, set string) (keys []setKey, ok 
 		return nil, false, err
 	}
 	for _, a := range answers {
-		for _, e := range nlattr.All(attribute(a, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			if attribute(e, nftaSetElemKeyEnd) != nil {
+		for _, e := range nlattr.All(nlattr.Get(a, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			if nlattr.Get(e, nftaSetElemKeyEnd) != nil {
 				return nil, false, nil
 			}
 			keys = append(keys, setKey{
-				bytes: attribute(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE),
-				flags: number(attribute(e, unix.NFTA_SET_ELEM_FLAGS)),
+				bytes: nlattr.Get(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE),
+				flags: nlattr.Number(nlattr.Get(e, unix.NFTA_SET_ELEM_FLAGS)),
 			})
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 const (
@@ -108,9 +109,9 @@ func (s *scanner) scan(datagram []byte, report func(commit)) {
 func (s *scanner) commit(port uint32, generation []byte) commit {
 	return commit{
 		port:       port,
-		generation: uint32(number(attribute(generation, unix.NFTA_GEN_ID))),
-		process:    text(attribute(generation, unix.NFTA_GEN_PROC_NAME)),
-		pid:        uint32(number(attribute(generation, unix.NFTA_GEN_PROC_PID))),
+		generation: uint32(nlattr.Number(nlattr.Get(generation, unix.NFTA_GEN_ID))),
+		process:    nlattr.Text(nlattr.Get(generation, unix.NFTA_GEN_PROC_NAME)),
+		pid:        uint32(nlattr.Number(nlattr.Get(generation, unix.NFTA_GEN_PROC_PID))),
 		touched:    s.touched,
 	}
 }
@@ -122,6 +123,6 @@ func aboutTable(body []byte) bool {
 	if body[0] != unix.NFPROTO_INET {
 		return false
 	}
-	table := attribute(body[nfgenLen:], tableArgument.kind)
+	table := nlattr.Get(body[nfgenLen:], tableArgument.kind)
 	return table == nil || bytes.Equal(bytes.TrimRight(table, "\x00"), tableNameBytes)
 }

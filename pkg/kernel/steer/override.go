@@ -3,7 +3,6 @@ package steer
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -169,15 +168,7 @@ func (s *Steerer) flowtables(ctx context.Context) bool {
 // Override changes the overrides in one transaction. It returns an error if another agent holds the table,
 // or if the table is not in place yet; the overrides are then written with the table.
 func (s *Steerer) Override(ctx context.Context, o Overrides) error {
-	err := s.lockTable(ctx)
-	if err == nil {
-		err = s.override(ctx, o)
-		s.unlockTable()
-	}
-	if err != nil {
-		return fmt.Errorf("override the marks of connections: %w", err)
-	}
-	return nil
+	return s.locked(ctx, "override the marks of connections", func() error { return s.override(ctx, o) })
 }
 
 func (s *Steerer) override(ctx context.Context, o Overrides) error {

@@ -121,18 +121,7 @@ func (s *Steerer) Renewed(ctx context.Context) (map[packet.Packet]struct{}, erro
 
 // ForgetRenewed makes packets of addrs first ones again. It fails like Renewed.
 func (s *Steerer) ForgetRenewed(ctx context.Context, addrs []netip.Addr) error {
-	err := s.inUse()
-	if err == nil {
-		err = s.lockTable(ctx)
-	}
-	if err == nil {
-		err = s.forgetRenewed(ctx, addrs)
-		s.unlockTable()
-	}
-	if err != nil {
-		return fmt.Errorf("forget renewed connections: %w", err)
-	}
-	return nil
+	return s.locked(ctx, "forget renewed connections", func() error { return s.forgetRenewed(ctx, addrs) })
 }
 
 // maxForgetListings bounds the listings of forgetRenewed.
@@ -141,8 +130,11 @@ const maxForgetListings = 10
 // forgetRenewed lists the elements until it finds none: a listing misses some while the kernel resizes the
 // set.
 func (s *Steerer) forgetRenewed(ctx context.Context, addrs []netip.Addr) error {
+	if err := s.inUse(); err != nil {
+		return err
+	}
 	for range maxForgetListings {
-		var keys []renewedKey
+		var keys []elementKey
 		err := s.verdicts.renewed(ctx, func(k renewedKey) {
 			p, _ := k.opened()
 			if slices.Contains(addrs, p.Src.Addr()) || slices.Contains(addrs, p.Dst.Addr()) {
@@ -152,7 +144,7 @@ func (s *Steerer) forgetRenewed(ctx context.Context, addrs []netip.Addr) error {
 		if err != nil || len(keys) == 0 {
 			return err
 		}
-		if err := s.verdicts.forgetRenewed(ctx, keys); err != nil {
+		if err := s.verdicts.remove(ctx, keys); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/nft/rule"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
 )
 
 // Names of the objects that check the sources of packets.
@@ -178,12 +179,12 @@ func (s setSpec) decodeValue(k setKey) (element, bool) {
 	case k.flags != 0:
 		return element{}, false
 	case s.keyType == "ifname":
-		return element{value: text(k.bytes)}, true
+		return element{value: nlattr.Text(k.bytes)}, true
 	case len(k.bytes) == 0:
 		return element{}, false
 	}
 	if s.keyType != "nf_proto" {
-		return element{value: strconv.FormatUint(number(k.bytes), 10)}, true
+		return element{value: strconv.FormatUint(nlattr.Number(k.bytes), 10)}, true
 	}
 	protocol, ok := protocols[k.bytes[0]]
 	return element{value: protocol}, ok

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -48,18 +49,16 @@ func valid(c packet.Class) bool {
 
 // verdictKernel reads and writes the sets of verdicts. Its methods may be called from any goroutine.
 type verdictKernel interface {
-	// forget removes verdicts. They need not exist.
-	forget(context.Context, []verdictKey) error
+	// remove removes elements of the sets of verdicts and of renewed connections. They need not exist.
+	remove(context.Context, []elementKey) error
 	// flush removes all verdicts in one transaction.
 	flush(context.Context) error
 	// deny adds denied classes, and returns how many did not fit.
 	deny(context.Context, []packet.Class, time.Duration) (full int, err error)
 	// list calls each for all verdicts.
 	list(context.Context, func(RememberedVerdict)) error
-	// renewed calls each for the elements of the sets of renewed connections, and forgetRenewed removes some,
-	// which need not exist.
+	// renewed calls each for the elements of the sets of renewed connections.
 	renewed(ctx context.Context, each func(renewedKey)) error
-	forgetRenewed(context.Context, []renewedKey) error
 	// port returns the netlink port of its commits, 0 before the first one.
 	port() uint32
 }
@@ -75,18 +74,13 @@ var errNotInPlace = errors.New("the table is not in place yet")
 //
 // It returns an error if another agent holds the table, or if the table is not in place yet.
 func (r *Remembered) Forget(ctx context.Context, allowed, denied []packet.Class) error {
-	keys := make([]verdictKey, 0, len(allowed)+len(denied))
-	for _, c := range allowed {
+	keys := make([]elementKey, 0, len(allowed)+len(denied))
+	for i, c := range slices.Concat(allowed, denied) {
 		if valid(c) {
-			keys = append(keys, verdictKey{c, false})
+			keys = append(keys, verdictKey{c, i >= len(allowed)})
 		}
 	}
-	for _, c := range denied {
-		if valid(c) {
-			keys = append(keys, verdictKey{c, true})
-		}
-	}
-	return r.write(ctx, "forget verdicts", func() error { return r.steerer.verdicts.forget(ctx, keys) })
+	return r.write(ctx, "forget verdicts", func() error { return r.steerer.verdicts.remove(ctx, keys) })
 }
 
 // ForgetAll removes all remembered verdicts in one transaction. It returns an error if another
@@ -102,12 +96,7 @@ func (r *Remembered) ForgetAll(ctx context.Context) error {
 //
 // It returns an error if another agent holds the table, or if the table is not in place yet.
 func (r *Remembered) Deny(ctx context.Context, classes []packet.Class, timeout time.Duration) error {
-	denied := make([]packet.Class, 0, len(classes))
-	for _, c := range classes {
-		if valid(c) {
-			denied = append(denied, c)
-		}
-	}
+	denied := slices.DeleteFunc(slices.Clone(classes), func(c packet.Class) bool { return !valid(c) })
 	return r.write(ctx, "deny classes", func() error {
 		full, err := r.steerer.verdicts.deny(ctx, denied, timeout)
 		if full > 0 {
@@ -145,13 +134,18 @@ func (r *Remembered) inUse() error {
 
 // write runs f, which changes the sets of verdicts, while the table is not read or written otherwise.
 func (r *Remembered) write(ctx context.Context, what string, f func() error) error {
-	err := r.inUse()
-	if err == nil {
-		err = r.steerer.lockTable(ctx)
+	if err := r.inUse(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
+	return r.steerer.locked(ctx, what, f)
+}
+
+// locked runs f, which what describes, with the table locked.
+func (s *Steerer) locked(ctx context.Context, what string, f func() error) error {
+	err := s.lockTable(ctx)
 	if err == nil {
 		err = f()
-		r.steerer.unlockTable()
+		s.unlockTable()
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)

@@ -70,28 +70,17 @@ func (v *netlinkVerdicts) close() {
 	v.conn = nil
 }
 
-func (v *netlinkVerdicts) forget(ctx context.Context, keys []verdictKey) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return removeElements(ctx, v, keys)
-}
-
-func (v *netlinkVerdicts) forgetRenewed(ctx context.Context, keys []renewedKey) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return removeElements(ctx, v, keys)
-}
-
 // elementKey is the key of an element.
 type elementKey interface {
 	set() string
 	appendTo(b []byte) []byte
 }
 
-// removeElements removes elements. They need not exist.
-func removeElements[K elementKey](ctx context.Context, v *netlinkVerdicts, keys []K) error {
+func (v *netlinkVerdicts) remove(ctx context.Context, keys []elementKey) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	for part := range slices.Chunk(keys, verdictBatch) {
-		if err := removeSome(ctx, v, part, 1); err != nil {
+		if err := v.removeSome(ctx, part, 1); err != nil {
 			return err
 		}
 	}
@@ -100,7 +89,7 @@ func removeElements[K elementKey](ctx context.Context, v *netlinkVerdicts, keys 
 
 // removeSome removes keys in one transaction. If that fails because some do not exist, it removes the rest
 // in smaller ones, because fewer elements expire during a small transaction.
-func removeSome[K elementKey](ctx context.Context, v *netlinkVerdicts, keys []K, attempt int) error {
+func (v *netlinkVerdicts) removeSome(ctx context.Context, keys []elementKey, attempt int) error {
 	kind := uint16(nftMsgDestroySetElem)
 	if v.noDestroy {
 		kind = unix.NFT_MSG_DELSETELEM
@@ -111,9 +100,9 @@ func removeSome[K elementKey](ctx context.Context, v *netlinkVerdicts, keys []K,
 	}
 	if !v.noDestroy && failed[0] == unix.EINVAL {
 		v.noDestroy = true
-		return removeSome(ctx, v, keys, attempt)
+		return v.removeSome(ctx, keys, attempt)
 	}
-	var rest []K
+	var rest []elementKey
 	for i, k := range keys {
 		switch err := failed[i]; {
 		case err == 0:
@@ -126,7 +115,7 @@ func removeSome[K elementKey](ctx context.Context, v *netlinkVerdicts, keys []K,
 		return fmt.Errorf("elements expired in each of %d attempts", attempt)
 	}
 	for part := range slices.Chunk(rest, max(len(keys)/4, smallBatch)) {
-		if err := removeSome(ctx, v, part, attempt+1); err != nil {
+		if err := v.removeSome(ctx, part, attempt+1); err != nil {
 			return err
 		}
 	}
@@ -286,7 +275,7 @@ func (v *netlinkVerdicts) renewed(ctx context.Context, each func(renewedKey)) er
 	parsers := make(map[string]func([]byte))
 	for _, f := range families {
 		parsers[familyName(renewedSet, f.ipv6)] = func(element []byte) {
-			each(renewedKey{f.ipv6, string(attribute(element, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))})
+			each(renewedKey{f.ipv6, string(nlattr.Get(element, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))})
 		}
 	}
 	return v.listSets(ctx, parsers)
@@ -327,9 +316,9 @@ func listSet(conn *netlink.Conn, raw syscall.RawConn, buffer []byte, name string
 			case m.Kind == unix.NLMSG_DONE:
 				return nil
 			case m.Kind == unix.NLMSG_ERROR && len(m.Body) >= 4:
-				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body)))
+				return m.Errno()
 			case m.Kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWSETELEM && len(m.Body) >= nfgenLen:
-				for _, e := range nlattr.All(attribute(m.Body[nfgenLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+				for _, e := range nlattr.All(nlattr.Get(m.Body[nfgenLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 					parse(e)
 				}
 			}
@@ -342,11 +331,11 @@ func (v verdictSet) parse(element []byte) (r RememberedVerdict, ok bool) {
 	for kind, value := range nlattr.All(element) {
 		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
-			r.Class, ok = parseClass(attribute(value, unix.NFTA_DATA_VALUE))
+			r.Class, ok = parseClass(nlattr.Get(value, unix.NFTA_DATA_VALUE))
 		case unix.NFTA_SET_ELEM_EXPIRATION:
-			r.Expires = time.Duration(number(value)) * time.Millisecond
+			r.Expires = time.Duration(nlattr.Number(value)) * time.Millisecond
 		case unix.NFTA_SET_ELEM_EXPR:
-			r.Packets = number(attribute(value, unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS))
+			r.Packets = nlattr.Number(nlattr.Get(value, unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS))
 		}
 	}
 	return r, ok

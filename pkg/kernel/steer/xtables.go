@@ -23,11 +23,11 @@ func queueNumbers(conn *netlink.Conn, table argument, chain string) (numbers []u
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
 	for _, r := range rules {
-		if chain != "" && text(attribute(r, unix.NFTA_RULE_CHAIN)) != chain {
+		if chain != "" && nlattr.Text(nlattr.Get(r, unix.NFTA_RULE_CHAIN)) != chain {
 			continue
 		}
-		for _, e := range nlattr.All(attribute(r, unix.NFTA_RULE_EXPRESSIONS)) {
-			numbers = append(numbers, queuesOf(text(attribute(e, unix.NFTA_EXPR_NAME)), attribute(e, unix.NFTA_EXPR_DATA)).All()...)
+		for _, e := range nlattr.All(nlattr.Get(r, unix.NFTA_RULE_EXPRESSIONS)) {
+			numbers = append(numbers, queuesOf(nlattr.Text(nlattr.Get(e, unix.NFTA_EXPR_NAME)), nlattr.Get(e, unix.NFTA_EXPR_DATA)).All()...)
 		}
 	}
 	return numbers, nil
@@ -36,10 +36,10 @@ func queueNumbers(conn *netlink.Conn, table argument, chain string) (numbers []u
 // queuesOf returns the queue numbers of an expression: a queue statement, or the NFQUEUE target of
 // xtables (struct xt_NFQ_info_v3), whose numbers are in host byte order.
 func queuesOf(expression string, data []byte) queuenum.Range {
-	switch info := attribute(data, unix.NFTA_TARGET_INFO); {
+	switch info := nlattr.Get(data, unix.NFTA_TARGET_INFO); {
 	case expression == "queue":
-		return queuenum.Range{First: uint16(number(attribute(data, unix.NFTA_QUEUE_NUM))), Count: max(1, uint16(number(attribute(data, unix.NFTA_QUEUE_TOTAL))))}
-	case expression == "target" && text(attribute(data, unix.NFTA_TARGET_NAME)) == "NFQUEUE" && len(info) >= 4:
+		return queuenum.Range{First: uint16(nlattr.Number(nlattr.Get(data, unix.NFTA_QUEUE_NUM))), Count: max(1, uint16(nlattr.Number(nlattr.Get(data, unix.NFTA_QUEUE_TOTAL))))}
+	case expression == "target" && nlattr.Text(nlattr.Get(data, unix.NFTA_TARGET_NAME)) == "NFQUEUE" && len(info) >= 4:
 		return queuenum.Range{First: binary.NativeEndian.Uint16(info), Count: binary.NativeEndian.Uint16(info[2:])}
 	}
 	return queuenum.Range{}

@@ -81,7 +81,7 @@ func (c *Conn) Commit(b *Batch) ([]Fault, error) {
 	}
 	var faults []Fault
 	for {
-		n, err := c.receive()
+		answers, err := Receive(c.raw, c.answers)
 		if errors.Is(err, unix.EAGAIN) {
 			return faults, nil // the kernel sends all faults before send returns
 		}
@@ -91,7 +91,7 @@ func (c *Conn) Commit(b *Batch) ([]Fault, error) {
 		if err != nil {
 			return nil, fmt.Errorf("receive the kernel's answer: %w", err)
 		}
-		for f := range faultsIn(c.answers[:n]) {
+		for f := range faultsIn(answers) {
 			switch {
 			case f.Message >= 0 && f.Message < b.messages:
 				faults = append(faults, f)
@@ -107,7 +107,7 @@ func (c *Conn) Commit(b *Batch) ([]Fault, error) {
 // drain discards the remaining answers to a transaction.
 func (c *Conn) drain() error {
 	for {
-		_, err := c.receive()
+		_, err := Receive(c.raw, c.answers)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return nil
@@ -134,18 +134,19 @@ func (c *Conn) send(messages []byte) error {
 	return nil
 }
 
-// receive reads a datagram of answers. It does not wait for one.
-func (c *Conn) receive() (n int, err error) {
+// Receive reads a datagram that the kernel has sent already, EAGAIN if there is none.
+func Receive(raw syscall.RawConn, buffer []byte) (datagram []byte, err error) {
+	var n int
 	var result error
-	err = c.raw.Control(func(fd uintptr) {
+	err = raw.Control(func(fd uintptr) {
 		for {
-			n, _, result = unix.Recvfrom(int(fd), c.answers, unix.MSG_DONTWAIT)
+			n, _, result = unix.Recvfrom(int(fd), buffer, unix.MSG_DONTWAIT)
 			if result != unix.EINTR {
 				return
 			}
 		}
 	})
-	return n, errors.Join(err, result)
+	return buffer[:max(n, 0)], errors.Join(err, result)
 }
 
 // Attributes of an extended answer, linux/netlink.h.
@@ -163,7 +164,7 @@ func faultsIn(datagram []byte) func(yield func(Fault) bool) {
 			if m.Kind != unix.NLMSG_ERROR || len(m.Body) < errnoLen+unix.NLMSG_HDRLEN {
 				continue
 			}
-			f := Fault{Message: int(m.Sequence) - 1, Errno: unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body)))}
+			f := Fault{Message: int(m.Sequence) - 1, Errno: m.Errno()}
 			if f.Errno == 0 {
 				continue
 			}
@@ -190,6 +191,9 @@ type Message struct {
 	// Body is part of the datagram.
 	Body []byte
 }
+
+// Errno returns the error of an NLMSG_ERROR, whose body has at least 4 bytes.
+func (m Message) Errno() unix.Errno { return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body))) }
 
 // Messages yields the messages of a datagram up to the first malformed one.
 func Messages(datagram []byte) func(yield func(Message) bool) {
