@@ -238,12 +238,7 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 // Apply makes the owned namespaces and everything in them match state. It starts again when the API
 // server cannot do something at the moment.
 func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
-	err := b.apply(ctx, state)
-	for n := 1; n < mostAttempts && isTransient(err) && ctx.Err() == nil; n++ {
-		b.countRetry()
-		err = b.apply(ctx, state)
-	}
-	return err
+	return b.repeat(ctx, func() error { return b.apply(ctx, state) })
 }
 
 func (b *Backend) apply(ctx context.Context, scenario *netpol.State) error {
@@ -295,15 +290,19 @@ func (b *Backend) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PodTimeout)
 	defer cancel()
-	policiesErr := b.applyAdminPolicies(ctx, &netpol.State{})
-	owned, err := b.ownedNamespaces(ctx)
-	if err == nil {
-		err = b.applyNamespaces(ctx, &netpol.State{}, owned)
-	}
+	err := errors.Join(
+		b.repeat(ctx, func() error { return b.applyAdminPolicies(ctx, &netpol.State{}) }),
+		b.repeat(ctx, func() error {
+			owned, err := b.ownedNamespaces(ctx)
+			if err != nil {
+				return err
+			}
+			return b.applyNamespaces(ctx, &netpol.State{}, owned)
+		}))
 	if b.scale != nil {
 		err = errors.Join(err, b.scale.close())
 	}
-	return errors.Join(policiesErr, err)
+	return err
 }
 
 // noteStatus stores the addresses in a pod's status.

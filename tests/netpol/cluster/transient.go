@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,16 @@ func isTransient(err error) bool {
 		apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsTooManyRequests,
 		utilnet.IsConnectionRefused, utilnet.IsConnectionReset, utilnet.IsProbableEOF,
 	}, func(is func(error) bool) bool { return is(err) })
+}
+
+// repeat calls f again while the API server cannot do something at the moment.
+func (b *Backend) repeat(ctx context.Context, f func() error) error {
+	err := f()
+	for n := 1; n < mostAttempts && isTransient(err) && ctx.Err() == nil; n++ {
+		b.countRetry()
+		err = f()
+	}
+	return err
 }
 
 func (b *Backend) countRetry() {
