@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
@@ -220,23 +221,15 @@ func writeAgents(out *bufio.Writer, agents []agentState) {
 
 // liveDoctor returns the kubeconfig's cluster.
 func (d *doctorOptions) liveDoctor() (*doctorCluster, error) {
-	access, err := d.clientConfig().ClientConfig()
+	// No rate limit: there are two pods on each node.
+	c, err := d.options.connect(func(access *rest.Config) { access.QPS, access.Burst = -1, 0 })
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
-	}
-	access.QPS, access.Burst = -1, 0 // no rate limit: there are two pods on each node
-	client, err := kubernetes.NewForConfig(access)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", access.Host, err)
-	}
-	objects, err := dynamic.NewForConfig(access)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", access.Host, err)
+		return nil, err
 	}
 	return &doctorCluster{
-		client: client, objects: objects,
+		client: c.client, objects: c.objects,
 		exec: func(ctx context.Context, pod types.NamespacedName, container string, command []string, out, errs io.Writer) error {
-			return cluster.Exec(ctx, access, client, pod, container, command, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
+			return cluster.Exec(ctx, c.access, c.client, pod, container, command, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
 		},
 		read: func(ctx context.Context) (clusterstate.Input, error) {
 			in, err := d.live(ctx)

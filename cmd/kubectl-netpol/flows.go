@@ -229,19 +229,15 @@ func (a *agentOptions) ask(cmd *cobra.Command, command []string) ([]answer, erro
 
 // connectToCluster lists the agents of the kubeconfig's cluster.
 func (a *agentOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runner, error) {
-	access, err := a.clientConfig().ClientConfig()
+	c, err := a.options.connect()
 	if err != nil {
-		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
+		return nil, nil, err
 	}
-	client, err := kubernetes.NewForConfig(access)
-	if err != nil {
-		return nil, nil, fmt.Errorf("connect to %s: %w", access.Host, err)
-	}
-	list, err := client.CoreV1().Pods(a.agentsNamespace).List(ctx, metav1.ListOptions{LabelSelector: a.agentsSelector})
+	list, err := c.client.CoreV1().Pods(a.agentsNamespace).List(ctx, metav1.ListOptions{LabelSelector: a.agentsSelector})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the agents: %w", err)
 	}
-	return list.Items, execIn(access, client), nil
+	return list.Items, execIn(c.access, c.client), nil
 }
 
 // execIn runs commands through the API server.

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -97,12 +98,8 @@ func named(what string, except []string) string {
 }
 
 func (r *reader) readPods(ctx context.Context) error {
-	pods, allowed, err := permitted(r, func(namespace string) ([]corev1.Pod, error) {
-		list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return list.Items, nil
+	pods, allowed, err := permitted(r, func(namespace string) ([]*corev1.Pod, error) {
+		return listed[*corev1.Pod](r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{}))
 	})
 	if err != nil {
 		return fmt.Errorf("list pods: %w", err)
@@ -110,7 +107,7 @@ func (r *reader) readPods(ctx context.Context) error {
 	if allowed != nil {
 		r.limit("%s could not be read: their addresses are taken for addresses outside of the cluster", named("Pods", allowed))
 	}
-	r.in.Pods = pointers(pods)
+	r.in.Pods = pods
 	return nil
 }
 
@@ -228,9 +225,9 @@ func (r *reader) list(ctx context.Context, k *compile.Kind, resource schema.Grou
 // label that every namespace has.
 func (r *reader) readNamespaces(ctx context.Context) error {
 	api := r.client.CoreV1().Namespaces()
-	list, err := api.List(ctx, metav1.ListOptions{})
+	namespaces, err := listed[*corev1.Namespace](api.List(ctx, metav1.ListOptions{}))
 	if err == nil {
-		r.in.Namespaces = pointers(list.Items)
+		r.in.Namespaces = namespaces
 		return nil
 	}
 	if !apierrors.IsForbidden(err) {
@@ -274,10 +271,10 @@ func (r *reader) namespacesSeen() []string {
 
 // readNodes reads the nodes. If that is forbidden, nodes with pods are derived from them.
 func (r *reader) readNodes(ctx context.Context) error {
-	list, err := r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := listed[*corev1.Node](r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{}))
 	switch {
 	case err == nil:
-		r.in.Nodes = pointers(list.Items)
+		r.in.Nodes = nodes
 	case apierrors.IsForbidden(err):
 		r.in.Nodes = nodesOf(r.in.Pods)
 		r.limit("Nodes could not be read: only the addresses of those of the pods are known, and no labels, so that rules for nodes may match others than here")
@@ -313,12 +310,8 @@ func nodesOf(pods []*corev1.Pod) []*corev1.Node {
 }
 
 func (r *reader) readServices(ctx context.Context) error {
-	services, allowed, err := permitted(r, func(namespace string) ([]corev1.Service, error) {
-		list, err := r.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return list.Items, nil
+	services, allowed, err := permitted(r, func(namespace string) ([]*corev1.Service, error) {
+		return listed[*corev1.Service](r.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{}))
 	})
 	if err != nil {
 		return fmt.Errorf("list services: %w", err)
@@ -326,21 +319,21 @@ func (r *reader) readServices(ctx context.Context) error {
 	if allowed != nil {
 		r.services.limit = named("Services", allowed) + " could not be read"
 	}
-	r.services.list = pointers(services)
+	r.services.list = services
 	return nil
 }
 
 // readServiceCIDRs reads the ranges of Services. Without them only the addresses of known Services are
 // known to be translated, as on servers that do not have the kind.
 func (r *reader) readServiceCIDRs(ctx context.Context) error {
-	list, err := r.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	cidrs, err := listed[*networkingv1.ServiceCIDR](r.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{}))
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
 		return fmt.Errorf("list servicecidrs: %w", err)
 	}
-	r.services.ranges = rangesOf(pointers(list.Items))
+	r.services.ranges = rangesOf(cidrs)
 	return nil
 }
 
@@ -350,12 +343,8 @@ const withoutSelector = discoveryv1.LabelManagedBy + "!=endpointslice-controller
 
 // readEndpoints reads what is behind Services without a selector.
 func (r *reader) readEndpoints(ctx context.Context) error {
-	found, allowed, err := permitted(r, func(namespace string) ([]discoveryv1.EndpointSlice, error) {
-		list, err := r.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: withoutSelector})
-		if err != nil {
-			return nil, err
-		}
-		return list.Items, nil
+	found, allowed, err := permitted(r, func(namespace string) ([]*discoveryv1.EndpointSlice, error) {
+		return listed[*discoveryv1.EndpointSlice](r.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: withoutSelector}))
 	})
 	if err != nil {
 		return fmt.Errorf("list endpointslices: %w", err)
@@ -363,7 +352,7 @@ func (r *reader) readEndpoints(ctx context.Context) error {
 	if allowed != nil {
 		r.services.backendLimit = named("EndpointSlices", allowed) + " could not be read"
 	}
-	r.services.backends = backendsOf(pointers(found), nil)
+	r.services.backends = backendsOf(found, nil)
 	return nil
 }
 
@@ -383,12 +372,8 @@ func (r *reader) readExposing(ctx context.Context) error {
 		if !k.Namespaced {
 			where = &reader{} // there is no namespace to fall back to
 		}
-		items, allowed, err := permitted(where, func(namespace string) ([]unstructured.Unstructured, error) {
-			list, err := r.policies.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return list.Items, nil
+		items, allowed, err := permitted(where, func(namespace string) ([]*unstructured.Unstructured, error) {
+			return listed[*unstructured.Unstructured](r.policies.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{}))
 		})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -398,7 +383,7 @@ func (r *reader) readExposing(ctx context.Context) error {
 		case allowed != nil:
 			unread = append(unread, k.Plural)
 		}
-		r.exposing = append(r.exposing, pointers(items)...)
+		r.exposing = append(r.exposing, items...)
 	}
 	if unread != nil {
 		r.exposingLimit = strings.Join(unread, ", ") + " could not all be read: what is exposed by them, and to which pods, is not known"
@@ -426,42 +411,26 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 		present[workloads.Of(pod)] = true
 	}
 	complete := true
-	for _, list := range []func(namespace string) ([]*corev1.Pod, error){
-		func(namespace string) ([]*corev1.Pod, error) {
-			list, err := r.client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return podsOf(r, list.Items), nil
+	for _, list := range []func(namespace string) ([]metav1.Object, error){
+		func(namespace string) ([]metav1.Object, error) {
+			return listed[metav1.Object](r.client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{}))
 		},
-		func(namespace string) ([]*corev1.Pod, error) {
-			list, err := r.client.AppsV1().StatefulSets(namespace).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return podsOf(r, list.Items), nil
+		func(namespace string) ([]metav1.Object, error) {
+			return listed[metav1.Object](r.client.AppsV1().StatefulSets(namespace).List(ctx, metav1.ListOptions{}))
 		},
-		func(namespace string) ([]*corev1.Pod, error) {
-			list, err := r.client.AppsV1().DaemonSets(namespace).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return podsOf(r, list.Items), nil
+		func(namespace string) ([]metav1.Object, error) {
+			return listed[metav1.Object](r.client.AppsV1().DaemonSets(namespace).List(ctx, metav1.ListOptions{}))
 		},
-		func(namespace string) ([]*corev1.Pod, error) {
-			list, err := r.client.BatchV1().CronJobs(namespace).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return podsOf(r, list.Items), nil
+		func(namespace string) ([]metav1.Object, error) {
+			return listed[metav1.Object](r.client.BatchV1().CronJobs(namespace).List(ctx, metav1.ListOptions{}))
 		},
 	} {
-		pods, allowed, err := permitted(r, list)
+		found, allowed, err := permitted(r, list)
 		if err != nil {
 			return fmt.Errorf("list workloads: %w", err)
 		}
 		complete = complete && allowed == nil
-		for _, pod := range pods {
+		for _, pod := range r.podsOf(found) {
 			if !present[workloads.Of(pod)] {
 				r.in.Pods = append(r.in.Pods, pod)
 			}
@@ -473,29 +442,32 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 	return nil
 }
 
-// podsOf returns the pods that workloads create, and stores the workloads' selectors.
-func podsOf[T any](r *reader, items []T) []*corev1.Pod {
+// podsOf returns the pods that workloads create, and stores the workloads' selectors and labels.
+func (r *reader) podsOf(found []metav1.Object) []*corev1.Pod {
 	var pods []*corev1.Pod
-	for i := range items {
-		pod, ok := workloads.PodOf(&items[i])
+	for _, o := range found {
+		pod, ok := workloads.PodOf(o)
 		if !ok {
 			continue
 		}
 		pods = append(pods, pod)
-		if o, ok := any(&items[i]).(metav1.Object); ok {
-			r.workloads = append(r.workloads, workloads.LabelsOf(o, pod))
-		}
-		if s, ok := workloads.SelectorOf(&items[i]); ok {
+		r.workloads = append(r.workloads, workloads.LabelsOf(o, pod))
+		if s, ok := workloads.SelectorOf(o); ok {
 			r.selectors[workloads.Of(pod)] = s
 		}
 	}
 	return pods
 }
 
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
+// listed returns the objects of a list, or the error of listing them.
+func listed[T any](list runtime.Object, err error) ([]T, error) {
+	if err != nil {
+		return nil, err
 	}
-	return out
+	var all []T
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		all = append(all, o.(T))
+		return nil
+	})
+	return all, err
 }

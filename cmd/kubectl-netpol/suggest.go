@@ -78,6 +78,9 @@ func (s *suggestOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	s.namespace = cmp.Or(s.namespace, s.defaultNamespace, metav1.NamespaceDefault)
+	if err := s.checkNamespace(cluster.Namespaces); err != nil {
+		return err
+	}
 	in.Cluster, in.Selectors, in.Namespace, in.Behind = cluster, s.selectors, s.namespace, s.services.suggested()
 	in.Translated = s.services.translated()
 	answers, err := s.readRecords(cmd)

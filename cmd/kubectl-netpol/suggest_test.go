@@ -55,8 +55,8 @@ func TestSuggestFromFiles(t *testing.T) {
 		{"a field of another type", "suggest -n shop -f shop --records -", strings.Replace(records, `"port":9090`, `"port":90900`, 1), 2, "",
 			"error: --records=-: line 2: json: cannot unmarshal number 90900 into Go struct field Record.port of type uint16\n"},
 		{"a field that is missing", "suggest -n shop -f shop --records -", strings.Replace(records, `"count":12,`, "", 1), 2, "", "error: --records=-: line 3: flow: no count\n"},
-		{"an unknown namespace", "suggest -n shp -f shop --records flows.jsonl", "", 2, "", "error: no namespace \"shp\"; near it: shop\n"},
-		{"a namespace without flows", "suggest -n default -f shop --records flows.jsonl", "", 2, "", "error: no namespace \"default\"\n"},
+		{"an unknown namespace", "suggest -n shp -f shop --records flows.jsonl", "", 2, "", "error: --namespace=shp: there is no such namespace; near it: shop\n"},
+		{"a namespace without flows", "suggest -n default -f shop --records flows.jsonl", "", 2, "", "error: --namespace=default: there is no such namespace; there are monitoring, shop\n"},
 		{"all namespaces", "suggest -A -f shop --records flows.jsonl", "", 2, "", "error: --all-namespaces: "},
 		{"a block without a name", "suggest -n shop -f shop --records flows.jsonl --block 10.0.0.0/8", "", 2, "", "error: --block=10.0.0.0/8: must be NAME=CIDR\n"},
 	} {

@@ -155,19 +155,11 @@ func conditions(o *unstructured.Unstructured) (all []metav1.Condition) {
 
 // liveCluster returns the cluster of the kubeconfig.
 func (w *waitOptions) liveCluster() (waitCluster, error) {
-	access, err := w.clientConfig().ClientConfig()
+	c, err := w.options.connect()
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
+		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(access)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", access.Host, err)
-	}
-	policies, err := dynamic.NewForConfig(access)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", access.Host, err)
-	}
-	return liveWait{client, policies}, nil
+	return liveWait{c.client, c.objects}, nil
 }
 
 // contextNamespace returns the namespace of the kubeconfig's context, empty if there is none.

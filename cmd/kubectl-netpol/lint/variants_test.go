@@ -29,6 +29,7 @@ func TestVariants(t *testing.T) {
 		want     []string
 		message  string // a substring of the message
 		not      string // a substring of no message
+		fix      string // of the first finding
 	}{
 		{name: "two items that both match",
 			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{namespaceSelector: {matchLabels: {team: shop}}}, {podSelector: {matchLabels: {app: api}}}]}]")}},
@@ -56,6 +57,9 @@ func TestVariants(t *testing.T) {
 		{name: "a podSelector alone for pods of another namespace",
 			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: prometheus}}}]}]")},
 			want:     []string{"peer-selects-none"}, message: "of namespace shop; such pods are in namespace monitoring"},
+		{name: "a podSelector alone that is only near pods of another namespace",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: prometheuss}}}]}]")},
+			want:     []string{"peer-selects-none"}, not: "such pods are in"},
 		{name: "a namespace that the files do not have",
 			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}}]}]")}},
 		{name: "kube-system by name",
@@ -81,6 +85,12 @@ func TestVariants(t *testing.T) {
 		{name: "a named port of another protocol",
 			policies: []string{networkPolicy("p", "db", "ingress: [{ports: [{protocol: UDP, port: sql}]}]")},
 			want:     []string{"named-port"}, message: `shop/db declare port "sql" for TCP, not for UDP`},
+		{name: "a named port of another protocol beside that of its own",
+			policies: []string{networkPolicy("p", "db", "ingress: [{ports: [{protocol: UDP, port: sql}, {port: sql}]}]")},
+			want:     []string{"named-port"}, fix: "Remove the item: the one with protocol: TCP stands beside it."},
+		{name: "the port of a Service beside that of the pods",
+			policies: []string{networkPolicy("p", "web", "ingress: [{ports: [{port: 80}, {port: 8080}]}]")},
+			want:     []string{"service-port"}, fix: "Remove the item: the one with port: 8080 stands beside it."},
 		{name: "a named port for addresses",
 			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress:"+allowDNS+"\n- to: [{ipBlock: {cidr: 203.0.113.0/24}}]\n  ports: [{port: https}]")},
 			want:     []string{"named-port"}},
@@ -122,6 +132,9 @@ func TestVariants(t *testing.T) {
 			}
 			if tc.message != "" && !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Message, tc.message) }) {
 				t.Errorf("no %q in %+v", tc.message, findings)
+			}
+			if tc.fix != "" && findings[0].Fix != tc.fix {
+				t.Errorf("got the fix %q", findings[0].Fix)
 			}
 			if tc.not != "" && slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Message, tc.not) }) {
 				t.Errorf("%q in %+v", tc.not, findings)

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -74,11 +73,8 @@ type suggester struct {
 	rules map[string]*subject // by selection.key
 }
 
-// Make returns the suggestion for the flows of a namespace. An error says what is missing.
+// Make returns the suggestion for the flows of a namespace that there is. An error says what is missing.
 func Make(in Input) (*Suggestion, error) {
-	if err := checkNamespace(&in); err != nil {
-		return nil, err
-	}
 	all, late := withoutLate(collect(&in))
 	counting := slices.DeleteFunc(slices.Clone(all), func(f *flow) bool { return f.denied && !in.Denied })
 	denied := len(all) - len(counting)
@@ -104,28 +100,6 @@ func Make(in Input) (*Suggestion, error) {
 		return nil, err
 	}
 	return &s.Suggestion, nil
-}
-
-// checkNamespace returns an error if the cluster does not have the namespace.
-func checkNamespace(in *Input) error {
-	var names []string
-	for _, ns := range in.Cluster.Namespaces {
-		names = append(names, ns.Name)
-	}
-	for _, pod := range in.Cluster.Pods {
-		names = append(names, pod.Namespace)
-	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	if slices.Contains(names, in.Namespace) {
-		return nil
-	}
-	const maxDistance = 3 // how many letters may be wrong
-	names = slices.DeleteFunc(names, func(name string) bool { return spelling.Distance(name, in.Namespace) > maxDistance })
-	if len(names) > 0 {
-		return fmt.Errorf("no namespace %q; near it: %s", in.Namespace, strings.Join(names, ", "))
-	}
-	return fmt.Errorf("no namespace %q", in.Namespace)
 }
 
 // nothing explains why there is nothing to suggest from.
