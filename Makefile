@@ -152,10 +152,12 @@ test-property: ## the properties of random clusters, 10000 fresh ones of each: m
 	PROPERTY_CLUSTERS=$${PROPERTY_CLUSTERS:-10000} PROPERTY_SEED=$${PROPERTY_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')} \
 		$(GO) test -v -count 1 -timeout 1h -run 'Test' ./tests/model/property
 
-soak: tools ## half an hour of changes under load, one half of it with the race detector, as root: needs a C compiler
+soak: TIME ?= 15m
+soak: SOAKS = $(if $(filter names,$(RUN)),TestSoakOfNames,TestSoak)
+soak: tools ## changes under load for twice TIME (15m), one half of it with the race detector, or with RUN=names changing answers of resolvers, as root: needs a C compiler
 	CGO_ENABLED=1 $(GO) build -race -o bin/soak/ ./cmd/kube-network-policies
-	AGENT_BINARY=$(CURDIR)/bin/soak/kube-network-policies SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/packets/netns
-	SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/packets/netns
+	AGENT_BINARY=$(CURDIR)/bin/soak/kube-network-policies SOAK=$(TIME) $(GO) test -v -count 1 -timeout 1h -run '^$(SOAKS)$$' ./tests/packets/netns
+	SOAK=$(TIME) $(GO) test -v -count 1 -timeout 1h -run '^$(SOAKS)$$' ./tests/packets/netns
 
 test-mutants: tools ## faults in the code that the tests must notice, as root: all of them, or with SINCE=REVISION those of packages that have changed
 	MUTANTS=$(or $(SINCE),all) $(GO) test -v -count 1 -timeout 60m -parallel 4 -run Mutants ./tests/repository/mutants

@@ -98,7 +98,7 @@ func (h *Host) configure(ctx context.Context) error {
 	for _, addr := range h.Addrs {
 		fmt.Fprintf(&lines, "addr add %s dev eth0%s\n", addr, nodad(addr))
 		gateway := h.uplink.gateway(addr)
-		fmt.Fprintf(&lines, "route add %s dev eth0\nroute add default via %s dev eth0\n", gateway, gateway)
+		fmt.Fprintf(&lines, "route replace %s dev eth0\nroute replace default via %s dev eth0\n", gateway, gateway)
 	}
 	return h.ip(ctx, lines.String())
 }

@@ -25,6 +25,8 @@ type resolver struct {
 	mu   sync.Mutex
 	zone map[string][]netip.Addr // by name, in lower case with a trailing dot
 	ttl  uint32                  // of all answers, in seconds
+	// changing makes the answers in place of zone, if it is not nil. It reports whether one is lost.
+	changing func(dnsmessage.Message) (answer dnsmessage.Message, lost bool)
 }
 
 func newResolver(t *testing.T, host *lab.Host) *resolver {
@@ -114,6 +116,13 @@ func (r *resolver) answer(query []byte, short bool) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	answer := answerFor(r.ttl, m.ID, q, r.zone[strings.ToLower(q.Name.String())]...)
+	if r.changing != nil {
+		changed, lost := r.changing(m)
+		if lost {
+			return nil
+		}
+		answer = pack(changed)
+	}
 	if short && len(answer) > 512 {
 		return pack(dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, Truncated: true}, Questions: m.Questions})
 	}
