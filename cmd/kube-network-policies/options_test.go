@@ -56,7 +56,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--metrics-tls=self-signed --manifests=.", []string{"--metrics-tls=self-signed: ", "--manifests=."}},
 		{"--metrics-tls=on", []string{"--metrics-tls=on: ", "off, self-signed or an absolute path"}},
 		{"--metrics-tls=tls", []string{"--metrics-tls=tls: "}},
-		{"--feature-gates=EndPorts=false", []string{"--feature-gates=EndPorts=false: ", `"EndPorts"`, "CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, PodNetworkReadiness, SCTP, ServiceAccounts"}},
+		{"--feature-gates=EndPorts=false", []string{"--feature-gates=EndPorts=false: ", `"EndPorts"`, "CIDRGroups, DomainNames, EndPort, "}},
 		{"--dns-resolvers=10.96.0.10,dns", []string{"--dns-resolvers=10.96.0.10,dns: ", `"dns"`, "IP:port"}},
 		{"--dns-resolvers=127.0.0.53", []string{"--dns-resolvers=127.0.0.53: "}},
 		{"--source-check-exempt=eth1,net[", []string{"--source-check-exempt=eth1,net[: ", `"net["`, "must be the name of an interface or a pattern"}},

@@ -27,7 +27,7 @@ func TestWrongWriterFlags(t *testing.T) {
 		{"--status-sink=status", []string{"--status-sink=status", "auto, subresource, annotation, none"}},
 		{"--condition-prefix=Example/x", []string{"--condition-prefix=Example/x"}},
 		{"--metrics-bind-address=9080", []string{"--metrics-bind-address=9080", "host:port"}},
-		{"--feature-gates=EndPorts=false", []string{"--feature-gates", `"EndPorts"`, "CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, PodNetworkReadiness, SCTP, ServiceAccounts"}},
+		{"--feature-gates=EndPorts=false", []string{"--feature-gates", `"EndPorts"`, "CIDRGroups, DomainNames, EndPort, "}},
 		{"--logging-format=xml", []string{"--logging-format=xml"}},
 		{"--nfqueue-id=1", []string{"nfqueue-id"}},
 		{"now", []string{`"now"`}},

@@ -41,6 +41,7 @@ var values = map[string]string{
 	"v1beta1.ClusterNetworkPolicyProtocolSCTP": `{"destinationPort": {"number": 80}}`,
 	"proposed.ServiceAccounts":                 `{"namespaceSelector": {}, "names": ["a"]}`,
 	"proposed.CIDRGroups":                      `{"names": ["a"]}`,
+	"proposed.All":                             `{}`,
 }
 
 // fixed has the other fields of an item that a field needs, and of objects and rules.

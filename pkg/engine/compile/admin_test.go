@@ -607,6 +607,30 @@ func TestServiceAccountsWithoutTheGate(t *testing.T) {
 	}
 }
 
+// A peer that is everything, and what becomes of it without its gate.
+func TestMatchAll(t *testing.T) {
+	for _, tc := range []struct {
+		rules            object
+		with, withoutIts string
+	}{
+		{ingress(rule("Deny", `from: [{all: {}}]`)), "deny 192.0.2.1 x/a tcp/80\n deny 2001:db8::1 x/a tcp/80\n deny y/a x/a tcp/80", "deny 192.0.2.1 x/a tcp/80"},
+		{egress(rule("Accept", `to: [{all: {}}]`), rule("Deny", `to: [{networks: [0.0.0.0/0]}]`)), "allow x/a 192.0.2.1 tcp/80\n allow x/a y/a tcp/80", "deny x/a 192.0.2.1 tcp/80\n deny x/a y/a tcp/80"},
+	} {
+		in := fixture()
+		in.Features.MatchAll = true
+		tc.rules(t, &in)
+		if found := check(t, in, tc.with).Findings(); len(found) > 0 {
+			t.Error(found)
+		}
+
+		in = fixture()
+		tc.rules(t, &in)
+		if found := check(t, in, tc.withoutIts).Findings(); len(found) != 1 || !strings.Contains(found[0].Message, "--feature-gates=MatchAll=true") {
+			t.Errorf("findings %v, want one that names the gate", found)
+		}
+	}
+}
+
 // Group a has two networks, b one, and none is empty. a and b have the label env, with values of
 // their own.
 func withGroups(t *testing.T) input {

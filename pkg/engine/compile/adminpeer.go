@@ -18,7 +18,7 @@ type peerField struct {
 	compile func(*adminRule, location, *proposed.EgressPeer) policy.Peer
 }
 
-// peerFields has all fields (CN-9, CN-11, CN-15 to CN-17, CN-42 to CN-44), one row for each that is
+// peerFields has all fields (CN-9, CN-11, CN-15 to CN-17, CN-42 to CN-45), one row for each that is
 // proposed. TestFieldsOfPeersAndPorts names what else such a field needs.
 var peerFields = []peerField{
 	{"namespaces", [2]gates{}, func(p *proposed.EgressPeer) bool { return p.Namespaces != nil }, selectNamespaces, nil},
@@ -28,6 +28,7 @@ var peerFields = []peerField{
 	{"domainNames", [2]gates{{gateDomainNames}, {gateDomainNames}}, func(p *proposed.EgressPeer) bool { return len(p.DomainNames) > 0 }, nil, (*adminRule).domainNames},
 	{"serviceAccounts", [2]gates{{gateServiceAccounts}, {gateServiceAccounts}}, func(p *proposed.EgressPeer) bool { return p.ServiceAccounts != nil }, selectAccounts, nil},
 	{"cidrGroups", [2]gates{policy.Ingress: {gateCIDRGroups, gateIngressByAddress}, policy.Egress: {gateCIDRGroups}}, func(p *proposed.EgressPeer) bool { return p.CIDRGroups != nil }, nil, (*adminRule).cidrGroups},
+	{"all", [2]gates{{gateMatchAll}, {gateMatchAll}}, func(p *proposed.EgressPeer) bool { return p.All != nil }, nil, (*adminRule).all},
 }
 
 // fieldOf returns the field of p, and how many fields of p are known.

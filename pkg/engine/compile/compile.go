@@ -18,6 +18,8 @@ type Features struct {
 	CIDRGroups bool
 	// IngressByAddress are networks and nodes as peers of ingress (NPEP-127).
 	IngressByAddress bool
+	// MatchAll is the peer that is every address (NPEP-248).
+	MatchAll bool
 	// ServiceAccounts are service accounts in subjects and peers (NPEP-173).
 	ServiceAccounts bool
 	// PodNetworkReadiness is the readiness gate of KEP-5709. It is about pods, not policies.

@@ -34,6 +34,7 @@ var Gates = []*Gate{
 	gateDomainNames,
 	gateEndPort,
 	gateIngressByAddress,
+	gateMatchAll,
 	gateNodes,
 	gatePodNetworkReadiness,
 	gateSCTP,
@@ -67,10 +68,8 @@ type gates []*Gate
 
 // disabled returns the first gate that is disabled, nil if there is none.
 func (g gates) disabled(f Features) *Gate {
-	for _, gate := range g {
-		if !*gate.Field(&f) {
-			return gate
-		}
+	if i := slices.IndexFunc(g, func(g *Gate) bool { return !*g.Field(&f) }); i >= 0 {
+		return g[i]
 	}
 	return nil
 }

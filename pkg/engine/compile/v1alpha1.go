@@ -110,7 +110,7 @@ func v1alpha1Subject(s v1alpha1.AdminNetworkPolicySubject) proposed.Subject {
 func v1alpha1Sources(peers []v1alpha1.AdminNetworkPolicyIngressPeer) []proposed.EgressPeer {
 	var out []proposed.EgressPeer
 	for _, p := range peers {
-		out = append(out, released(v1beta1.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: (*v1beta1.NamespacedPod)(p.Pods)}))
+		out = append(out, proposed.EgressPeer{ClusterNetworkPolicyEgressPeer: v1beta1.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: (*v1beta1.NamespacedPod)(p.Pods)}})
 	}
 	return out
 }
@@ -118,20 +118,15 @@ func v1alpha1Sources(peers []v1alpha1.AdminNetworkPolicyIngressPeer) []proposed.
 func v1alpha1Destinations(peers []v1alpha1.AdminNetworkPolicyEgressPeer) []proposed.EgressPeer {
 	var out []proposed.EgressPeer
 	for _, p := range peers {
-		out = append(out, released(v1beta1.ClusterNetworkPolicyEgressPeer{
+		out = append(out, proposed.EgressPeer{ClusterNetworkPolicyEgressPeer: v1beta1.ClusterNetworkPolicyEgressPeer{
 			Namespaces:  p.Namespaces,
 			Pods:        (*v1beta1.NamespacedPod)(p.Pods),
 			Nodes:       p.Nodes,
 			Networks:    convert[v1beta1.CIDR](p.Networks),
 			DomainNames: convert[v1beta1.DomainName](p.DomainNames),
-		}))
+		}})
 	}
 	return out
-}
-
-// released returns a peer without fields of proposals.
-func released(p v1beta1.ClusterNetworkPolicyEgressPeer) proposed.EgressPeer {
-	return proposed.EgressPeer{ClusterNetworkPolicyEgressPeer: p}
 }
 
 // v1alpha1Ports returns the AdminRule.ports of a rule. A missing list matches everything, and so

@@ -50,6 +50,8 @@ type PeerFields struct {
 	ServiceAccounts *ServiceAccounts `json:"serviceAccounts,omitempty"`
 	// CIDRGroups selects addresses by groups of networks (NPEP-182).
 	CIDRGroups *CIDRGroups `json:"cidrGroups,omitempty"`
+	// All selects every address (NPEP-248).
+	All *All `json:"all,omitempty"`
 }
 
 // IngressRule is the released type with proposed fields in its peers.

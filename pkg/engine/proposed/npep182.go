@@ -51,5 +51,8 @@ type CIDRGroups struct {
 // DeepCopyObject implements runtime.Object.
 func (g *CIDRGroup) DeepCopyObject() runtime.Object { return deepCopy(g) }
 
+// DeepCopy returns a copy that shares nothing with g.
+func (g *CIDRGroup) DeepCopy() *CIDRGroup { return deepCopy(g) }
+
 // DeepCopyObject implements runtime.Object.
 func (l *CIDRGroupList) DeepCopyObject() runtime.Object { return deepCopy(l) }

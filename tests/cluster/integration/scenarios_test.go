@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ func TestScenariosOfProposals(t *testing.T) {
 	plane := newest.start(t)
 	newCluster(t, plane).untaintNodes()
 	define(t, plane, crds.V030, crds.Experimental)
-	all := []netpol.Feature{netpol.NPEP127, netpol.NPEP173, netpol.NPEP182}
+	all := slices.Sorted(maps.Keys(netpol.Proposals))
 	if got := proposalsOf(t, plane); len(got) > 0 {
 		t.Fatalf("without patches the server is said to take %q", got)
 	}

@@ -64,6 +64,8 @@ type adminPeer struct {
 	domainNames []string
 	groups      *proposed.CIDRGroups
 	npep127     bool // the field is one that NPEP-127 proposes
+	all         bool // NPEP-248
+	ofIngress   bool
 }
 
 // podSet selects pods, as subjects and as peers.
@@ -219,13 +221,13 @@ func baselinePeerOfV1alpha1(p v1alpha1.BaselineAdminNetworkPolicyEgressPeer) adm
 }
 
 func ingressPeerOfV1beta1(p proposed.IngressPeer) adminPeer {
-	peer := adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks), groups: p.CIDRGroups}
+	peer := adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks), groups: p.CIDRGroups, all: p.All != nil, ofIngress: true}
 	peer.npep127 = peer.nodes != nil || peer.networks != nil || peer.groups != nil
 	return peer
 }
 
 func egressPeerOfV1beta1(p proposed.EgressPeer) adminPeer {
-	return adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks), domainNames: texts(p.DomainNames), groups: p.CIDRGroups}
+	return adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks), domainNames: texts(p.DomainNames), groups: p.CIDRGroups, all: p.All != nil}
 }
 
 func portsOfV1alpha1(ports *[]v1alpha1.AdminNetworkPolicyPort) []adminPort {

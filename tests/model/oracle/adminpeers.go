@@ -17,6 +17,8 @@ func (c Cluster) adminPeerMatches(p adminPeer, q Query, dir networkingv1.PolicyT
 	switch {
 	case c.notKnown(p):
 		return false
+	case p.all: // CN-45
+		return true
 	case p.nodes != nil:
 		return c.nodeIsPeer(*p.nodes, q, addr)
 	case p.networks != nil:
@@ -30,15 +32,15 @@ func (c Cluster) adminPeerMatches(p adminPeer, q Query, dir networkingv1.PolicyT
 	return pod != nil && c.inPodSet(p.podSet, pod)
 }
 
-// notKnown: CN-30, a peer has exactly one known field. CN-31, CN-42, CN-43 and CN-44: a disabled
+// notKnown: CN-30, a peer has exactly one known field. CN-31, CN-42 to CN-45: a disabled
 // field counts as unknown.
 func (c Cluster) notKnown(p adminPeer) bool {
-	return p.fields() != 1 || p.nodes != nil && !c.NodePeers || p.domainNames != nil && !c.DomainNames || p.npep127 && !c.IngressByAddress || p.groups != nil && !c.GroupPeers || c.accountsAreOff(p.podSet)
+	return p.fields() != 1 || p.nodes != nil && !c.NodePeers || p.domainNames != nil && !c.DomainNames || p.npep127 && !c.IngressByAddress || p.groups != nil && !c.GroupPeers || p.all && !c.MatchAll || c.accountsAreOff(p.podSet)
 }
 
 // fields counts the fields that are set.
 func (p adminPeer) fields() int {
-	return p.podSet.fields() + howMany(p.nodes != nil, p.networks != nil, p.domainNames != nil, p.groups != nil)
+	return p.podSet.fields() + howMany(p.nodes != nil, p.networks != nil, p.domainNames != nil, p.groups != nil, p.all)
 }
 
 func howMany(are ...bool) int {
@@ -197,7 +199,7 @@ func isDomainName(text string) bool {
 func (p adminPeer) arePods() bool { return p.podSet.fields() > 0 }
 
 // namesPorts reports whether a named port may apply to packets from or to the peer.
-func (p adminPeer) namesPorts() bool { return p.arePods() || p.npep127 }
+func (p adminPeer) namesPorts() bool { return p.arePods() || p.npep127 || p.all && p.ofIngress }
 
 // mayDenyHosts: CN-16, a rule that denies by address, whoever has it.
 func (c Cluster) mayDenyHosts(r adminRule) bool {

@@ -52,8 +52,8 @@ type Cluster struct {
 	// NetworkPolicy only, NodePeers and DomainNames to administrators' policies.
 	EndPort, SCTP, NodePeers, DomainNames bool
 	// The gates of proposals. IngressByAddress is for NPEP-127, ServiceAccounts for NPEP-173, GroupPeers
-	// for NPEP-182.
-	IngressByAddress, ServiceAccounts, GroupPeers bool
+	// for NPEP-182, MatchAll for NPEP-248.
+	IngressByAddress, ServiceAccounts, GroupPeers, MatchAll bool
 }
 
 // Sandbox is the network that a node has made for a pod.

@@ -130,7 +130,7 @@ func adminFillers() []netpol.AdminPart {
 func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	cluster := oracle.Cluster{
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes,
-		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true, GroupPeers: true,
+		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true, GroupPeers: true, MatchAll: true,
 	}
 	for _, p := range state.AllPolicies() {
 		cluster.Add(Object(p))

@@ -33,9 +33,10 @@ const (
 	noIngressNetworks = `"from":[{"networks"`
 	noAccounts        = `"serviceAccounts"`
 	noGroups          = `"cidrGroups"`
+	noAll             = `"all"`
 )
 
-var standard = []string{noExperimental, noIngressNetworks, noAccounts, noGroups}
+var standard = []string{noExperimental, noIngressNetworks, noAccounts, noGroups, noAll}
 
 // serve adds resources to the world. Dry runs store nothing. Policies that have one of the texts are
 // refused.
@@ -75,11 +76,11 @@ func TestSupportedPolicyKinds(t *testing.T) {
 		{"v1beta1", standard[1:], []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.ExperimentalFields}},
 		{"v1alpha2", standard, []*metav1.APIResourceList{oldResources}, []netpol.Feature{netpol.ClusterNetworkPolicies}},
 		{"both", standard, []*metav1.APIResourceList{v1Resources, v2Resources}, []netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies}},
-		{"one proposal", []string{noExperimental, noAccounts, noGroups}, []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.NPEP127}},
+		{"one proposal", []string{noExperimental, noAccounts, noGroups, noAll}, []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.NPEP127}},
 		{"groups are not a kind", []string{noExperimental}, []*metav1.APIResourceList{noCIDRGroups, v2Resources},
-			[]netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.NPEP127, netpol.NPEP173}},
+			[]netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.NPEP127, netpol.NPEP173, netpol.NPEP248}},
 		{"everything", nil, []*metav1.APIResourceList{v1Resources, v2Resources},
-			[]netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173, netpol.NPEP182}},
+			[]netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173, netpol.NPEP182, netpol.NPEP248}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)

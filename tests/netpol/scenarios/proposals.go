@@ -8,7 +8,7 @@ import (
 )
 
 // proposals are scenarios of fields that are only proposed, each proposal in a file of its own.
-var proposals = slices.Concat(ingressByAddress, serviceAccounts, cidrGroups)
+var proposals = slices.Concat(ingressByAddress, serviceAccounts, cidrGroups, matchAll)
 
 // onXFrom is a ClusterNetworkPolicy whose subject is namespace x, with rules for ingress that may
 // have fields of proposals.
