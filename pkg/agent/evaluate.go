@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// evaluationShare bounds the CPU time of deferred evaluations to this fraction of one
-// core: 1/evaluationShare.
-const evaluationShare = 4
+// evaluationPause is how many times as long as an evaluation took the next one waits: deferred
+// evaluations take at most a quarter of a core.
+const evaluationPause = 3
 
 // maxDeferred bounds the evaluations that wait.
 const maxDeferred = 1024
@@ -35,7 +35,7 @@ func newEvaluator(reg prometheus.Registerer) *evaluator {
 }
 
 // Run runs deferred evaluations until ctx ends, one at a time, and sleeps after each to
-// stay within evaluationShare.
+// stay below a quarter of a core.
 func (e *evaluator) Run(ctx context.Context) error {
 	for {
 		select {
@@ -45,7 +45,7 @@ func (e *evaluator) Run(ctx context.Context) error {
 			started := time.Now()
 			evaluation.Run()
 			e.completed.Inc()
-			if !sleep(ctx, (evaluationShare-1)*time.Since(started)) {
+			if !sleep(ctx, evaluationPause*time.Since(started)) {
 				return nil
 			}
 		}

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// countInterval is the least time between two counts of bytes, and 1/countShare the
-	// largest share of time that counts take.
+	// countInterval is the least time between two counts of bytes, and 1/countLimit the
+	// largest part of the time that counts take.
 	countInterval = 5 * time.Second
-	countShare    = 20
+	countLimit    = 20
 	// countTimeout ends a count that takes too long.
 	countTimeout = 5 * time.Second
 )
@@ -36,7 +36,7 @@ func (r *Recorder) countBytes() {
 			*bytes[k] += c.Bytes
 		}
 	})
-	r.counted = time.Now().Add(max(countInterval, (countShare-1)*time.Since(begin)))
+	r.counted = time.Now().Add(max(countInterval, (countLimit-1)*time.Since(begin)))
 	if !counted || err != nil {
 		clear(bytes) // incomplete counts are not shown
 	}

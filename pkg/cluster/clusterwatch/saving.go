@@ -23,8 +23,8 @@ const (
 	// time, so saveDelayPods is longer: to a restarted agent an unknown pod fails closed, but
 	// an unknown policy is not enforced.
 	saveDelay, saveDelayPods = time.Second, 10 * time.Second
-	// After a save, the next one waits saveShare times as long as the save took.
-	saveShare = 20
+	// After a save, the next one waits savePause times as long as the save took.
+	savePause = 20
 )
 
 // saving schedules saves of the state.
@@ -87,7 +87,7 @@ func (s *saving) begin(now time.Time) {
 func (s *saving) saved(now time.Time, duration time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.earliest = now.Add(saveShare * duration)
+	s.earliest = now.Add(savePause * duration)
 	if s.due.Before(s.earliest) {
 		s.due = s.earliest
 	}

@@ -12,8 +12,8 @@ const (
 	// pollInterval is the time between two reads of the directory. Notifications would be no
 	// earlier, since what they announce may be half written, and some file systems send none.
 	pollInterval = 100 * time.Millisecond
-	// pollShare is how many times as long as a read took the next one waits.
-	pollShare = 20
+	// pollPause is how many times as long as a read took the next one waits.
+	pollPause = 20
 	// mostChanges is how many reads in a row may differ until that is a fault.
 	mostChanges = 10
 )
@@ -28,7 +28,7 @@ func (s *Source) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(pollInterval, pollShare*time.Since(began))):
+		case <-time.After(max(pollInterval, pollPause*time.Since(began))):
 		}
 	}
 }

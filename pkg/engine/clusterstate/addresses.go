@@ -182,13 +182,13 @@ func (a *addresses) assign(addr netip.Addr, claims []*compile.Pod) {
 func (a *addresses) resolve(addr netip.Addr, first *compile.Pod, claims []*compile.Pod) *policy.Endpoint {
 	switch {
 	case first == nil || a.rank(first, addr) == nowhere:
-		return a.share(addr, policy.Dispute{Here: a.homes.isOwn(addr), NoPod: true, NoHost: a.homes.isForeignHost(addr)})
+		return a.disputed(addr, policy.Dispute{Here: a.homes.isOwn(addr), NoPod: true, NoHost: a.homes.isForeignHost(addr)})
 	case a.withholds(first) || a.rank(first, addr) == outdated:
 		return nil
 	case a.node == "" || a.isLocal(first):
 		return &first.Endpoint
 	}
-	return a.share(addr, a.dispute(addr, first, claims))
+	return a.disputed(addr, a.dispute(addr, first, claims))
 }
 
 // dispute returns who may have addr, to which first, a pod of another node, has the best claim.
@@ -223,8 +223,8 @@ func (a *addresses) counts(addr netip.Addr, p, first *compile.Pod, claims []*com
 	return !slices.ContainsFunc(claims, func(o *compile.Pod) bool { return o != p && o.Node == p.Node && a.goesBefore(addr, o, p) })
 }
 
-// share returns the endpoint for d: the only pod that may have addr, nil if there is none.
-func (a *addresses) share(addr netip.Addr, d policy.Dispute) *policy.Endpoint {
+// disputed returns the endpoint for d: the only pod that may have addr, nil if there is none.
+func (a *addresses) disputed(addr netip.Addr, d policy.Dispute) *policy.Endpoint {
 	at := a.at(addr)
 	switch {
 	case len(d.Pods) == 0 && !d.NoHost:

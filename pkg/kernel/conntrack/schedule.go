@@ -31,11 +31,11 @@ const (
 	// answered entries or clear marks, the kernel may move entries while it lists them, and when
 	// two processes write a mark at the same time, one of the writes is lost. The kernel's events
 	// would name such writes at once, but cost every connection of the node a fifth of its setup.
-	// Large tables are listed less often: every driftShare times the CPU time of a pass, up to
+	// Large tables are listed less often: every driftFactor times the CPU time of a pass, up to
 	// maxDrift.
-	minDrift   = 10 * time.Second
-	maxDrift   = 4 * time.Minute
-	driftShare = 100
+	minDrift    = 10 * time.Second
+	maxDrift    = 4 * time.Minute
+	driftFactor = 100
 
 	// agentsInterval is how often the Blocker checks whether another agent still accepts
 	// packets, once there was one.
@@ -172,7 +172,7 @@ func (s *schedule) passed(start time.Time, used time.Duration, err error) {
 		return
 	}
 	s.wanted, s.missing = max(s.wanted-1, 0), max(s.missing-1, 0)
-	s.routine = start.Add(min(max(minDrift, driftShare*used), maxDrift))
+	s.routine = start.Add(min(max(minDrift, driftFactor*used), maxDrift))
 }
 
 // list plans a listing of f, or a pass if too many are planned.

@@ -3,10 +3,10 @@ package queue
 // FlushedWaits reports whether Flushed would wait now.
 func (qs *Queues) FlushedWaits() bool {
 	for _, w := range qs.workers {
-		if !w.turning.TryLock() {
+		if !w.stepping.TryLock() {
 			return true
 		}
-		w.turning.Unlock()
+		w.stepping.Unlock()
 	}
 	return false
 }

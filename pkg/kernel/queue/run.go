@@ -98,9 +98,9 @@ func (qs *Queues) Run(ctx context.Context, handler Handler, ready <-chan struct{
 // Rules after the queue have then seen those packets.
 func (qs *Queues) Flushed() {
 	for _, w := range qs.workers {
-		w.turning.Lock()
-		//lint:ignore SA2001 the running turn has ended
-		w.turning.Unlock()
+		w.stepping.Lock()
+		//lint:ignore SA2001 the running step has ended
+		w.stepping.Unlock()
 	}
 }
 

@@ -19,8 +19,8 @@ type worker struct {
 	sockets []Socket  // the sockets of queues; nil while a queue is not bound
 	batch   []Message // buffers for receiving
 
-	serving atomic.Bool // packets are being answered
-	turning sync.Mutex  // held from deciding a batch until its verdicts are sent
+	serving  atomic.Bool // packets are being answered
+	stepping sync.Mutex  // held from deciding a batch until its verdicts are sent
 }
 
 func newWorker(kernel Kernel, queues []*queue) *worker {
@@ -73,7 +73,7 @@ func (w *worker) run(ctx context.Context, handler Handler, ready <-chan struct{}
 		if err := w.bind(ctx); err != nil {
 			return err
 		}
-		w.turn(poller)
+		w.step(poller)
 	}
 	w.drain()
 	return nil
@@ -122,9 +122,9 @@ func (w *worker) dueAt() (next time.Time) {
 	return next
 }
 
-// turn waits for packets, and answers a batch of the first queue that has any. While waiting fails,
+// step waits for packets, and answers a batch of the first queue that has any. While waiting fails,
 // it tries all queues every firstPause.
-func (w *worker) turn(poller Poller) {
+func (w *worker) step(poller Poller) {
 	first := w.queues[0]
 	deadline := w.dueAt()
 	if first.fails(opWait) {
@@ -137,11 +137,11 @@ func (w *worker) turn(poller Poller) {
 	} else {
 		first.succeeded(opWait)
 	}
-	w.turning.Lock()
-	defer w.turning.Unlock()
+	w.stepping.Lock()
+	defer w.stepping.Unlock()
 	for i, q := range w.queues {
 		if q.sock != nil {
-			q.turn(w.batch, i == readable || err != nil)
+			q.step(w.batch, i == readable || err != nil)
 		}
 	}
 }
@@ -149,8 +149,8 @@ func (w *worker) turn(poller Poller) {
 // drain stops the flow of packets and answers the waiting ones for up to drainTime. The rest is
 // dropped when the queues are unbound.
 func (w *worker) drain() {
-	w.turning.Lock()
-	defer w.turning.Unlock()
+	w.stepping.Lock()
+	defer w.stepping.Unlock()
 	for _, q := range w.queues {
 		if q.sock != nil {
 			q.stop()
@@ -158,7 +158,7 @@ func (w *worker) drain() {
 	}
 	end := time.Now().Add(drainTime)
 	for _, q := range w.queues {
-		for q.sock != nil && q.turn(w.batch, true) && time.Now().Before(end) {
+		for q.sock != nil && q.step(w.batch, true) && time.Now().Before(end) {
 		}
 	}
 }

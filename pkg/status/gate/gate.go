@@ -42,9 +42,9 @@ const (
 const (
 	// othersPatience is how long a pod waits for other nodes: one that hangs must not stop rollouts.
 	othersPatience = 30 * time.Second
-	// tellAfter is how long a pod waits until its condition says for what. Most are ready earlier, with
+	// reasonAfter is how long a pod waits until its condition says for what. Most are ready earlier, with
 	// one write.
-	tellAfter = 5 * time.Second
+	reasonAfter = 5 * time.Second
 	// tick is how often pods that wait are looked at again, and settleTime how soon after one has got
 	// its addresses: others follow.
 	tick       = time.Second
@@ -55,13 +55,13 @@ const (
 	hastyInterval = time.Second
 	slowInterval  = 10 * time.Second
 	calm          = time.Hour
-	// writeRate bounds the writes of conditions that become true, each second, and tellRate those that
+	// writeRate bounds the writes of conditions that become true, each second, and reasonRate those that
 	// do not, so that the first do not wait for them.
-	writeRate, writeBurst = 50, 100
-	tellRate, tellBurst   = 5, 20
-	writesAtOnce          = 8
-	requestTimeout        = 5 * time.Second
-	retryInterval         = 10 * time.Second
+	writeRate, writeBurst   = 50, 100
+	reasonRate, reasonBurst = 5, 20
+	writesAtOnce            = 8
+	requestTimeout          = 5 * time.Second
+	retryInterval           = 10 * time.Second
 )
 
 // Config configures a Gate.
@@ -106,11 +106,11 @@ type Known func() (map[string]string, error)
 
 // Gate writes the conditions.
 type Gate struct {
-	cfg           Config
-	written       *prometheus.CounterVec
-	writes, tells *rate.Limiter
-	errorLog      rate.Sometimes
-	poked         chan struct{} // signals pods that have got addresses, or a round
+	cfg             Config
+	written         *prometheus.CounterVec
+	writes, reasons *rate.Limiter
+	errorLog        rate.Sometimes
+	poked           chan struct{} // signals pods that have got addresses, or a round
 
 	mu    sync.Mutex
 	pods  map[types.NamespacedName]*pod
@@ -125,13 +125,13 @@ func New(cfg Config) (*Gate, error) {
 	g := &Gate{
 		cfg:      cfg,
 		writes:   rate.NewLimiter(writeRate, writeBurst),
-		tells:    rate.NewLimiter(tellRate, tellBurst),
+		reasons:  rate.NewLimiter(reasonRate, reasonBurst),
 		errorLog: rate.Sometimes{First: 1, Interval: time.Minute},
 		poked:    make(chan struct{}, 1),
 		pods:     map[types.NamespacedName]*pod{},
 	}
 	g.written = newWrites(cfg.Registerer, "Pod", resultSuccess, resultGone, resultError)
-	cfg.Rounds.Share(g.heard)
+	cfg.Rounds.Share(g.take)
 	return g, nil
 }
 
@@ -170,8 +170,8 @@ func (g *Gate) Run(ctx context.Context, known Known) {
 	}
 }
 
-// heard takes a round, for enforced.Collector.Share.
-func (g *Gate) heard(r enforced.Round) time.Duration {
+// take takes a round, for enforced.Collector.Share.
+func (g *Gate) take(r enforced.Round) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.round = r

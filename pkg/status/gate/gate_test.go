@@ -349,11 +349,11 @@ func TestWritesAreBounded(t *testing.T) {
 			c.writes = nil
 			return n
 		}
-		if n := count(); n == 0 || n > tellBurst+tellRate*30 {
+		if n := count(); n == 0 || n > reasonBurst+reasonRate*30 {
 			t.Errorf("%d writes of conditions that are not true in half a minute", n)
 		}
 		pass(2 * time.Second)
-		if n := count(); n > writeBurst+3*writeRate+3*tellRate {
+		if n := count(); n > writeBurst+3*writeRate+3*reasonRate {
 			t.Errorf("%d writes at once", n)
 		}
 		pass(20 * time.Second)

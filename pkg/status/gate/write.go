@@ -43,13 +43,13 @@ func (g *Gate) due(unknown error, now time.Time) []write {
 			continue
 		}
 		t := p.text(g.round, unknown, now)
-		if t.status == corev1.ConditionTrue || t.reason != "" && !p.pending && now.Sub(p.since) >= tellAfter {
+		if t.status == corev1.ConditionTrue || t.reason != "" && !p.pending && now.Sub(p.since) >= reasonAfter {
 			all = append(all, write{name, p.uid, p.lacks, p.since, t})
 		}
 	}
 	slices.SortFunc(all, func(a, b write) int { return a.since.Compare(b.since) })
 	return slices.DeleteFunc(all, func(w write) bool {
-		limiter := g.tells
+		limiter := g.reasons
 		if w.status == corev1.ConditionTrue {
 			limiter = g.writes
 		}

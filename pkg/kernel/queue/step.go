@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turn receives a batch if the socket is readable, retries pending packets if they are due, and sends
+// step receives a batch if the socket is readable, retries pending packets if they are due, and sends
 // the verdicts. It reports whether there was anything to receive. It closes a socket that does not
 // work.
-func (q *queue) turn(batch []Message, readable bool) (received bool) {
+func (q *queue) step(batch []Message, readable bool) (received bool) {
 	var err error
 	if readable {
 		received, err = q.receive(batch)
