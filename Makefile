@@ -304,8 +304,9 @@ release: ## the files of the release RELEASE, in bin/release. With DRY_RUN=1 als
 	cd bin/release && sha256sum --check --quiet SHA256SUMS && ls
 
 # The image of the suite is a file for docker load, made without Docker.
-netpol: ## build the truth tables for any cluster (docs/testing/your-cluster.md): bin/netpol, static, and bin/netpol-image.tar
+netpol: ## build the truth tables for any cluster (docs/testing/your-cluster.md): bin/netpol and, with Ginkgo, bin/netpol.test, static, and bin/netpol-image.tar
 	cd tests/netpol && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/netpol ./cmd/netpol
+	cd tests/netpol/specs && CGO_ENABLED=0 $(GO) test -c -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/netpol.test ./e2e
 	rm -rf bin/netpol-image && install -D bin/netpol bin/netpol-image/usr/bin/netpol
 	tests/cluster/e2e/cluster/image.sh netpol:dev bin/netpol-image bin/netpol-image.tar '{"User": "65532:65532", "Env": ["PATH=/usr/bin"], "Entrypoint": ["netpol"]}'
 	rm -rf bin/netpol-image

@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
 
-// clusterFlags registers the flags of the backend "cluster". The returned function creates
+// ClusterFlags registers the flags of the backend "cluster". The returned function creates
 // the backend once the flags are parsed.
-func clusterFlags(flags *flag.FlagSet) NewBackend {
+func ClusterFlags(flags *flag.FlagSet) NewBackend {
 	var cfg cluster.Config
 	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster: path of the kubeconfig; the default is $KUBECONFIG")
 	families := flags.String("families", "IPv4", "cluster: address families of its pods: IPv4, IPv6, or both with a comma")

@@ -62,7 +62,7 @@ func (c Command) Run(ctx context.Context, out io.Writer, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("netpol", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the caller reports the error
-	backends := map[string]NewBackend{"cluster": clusterFlags(flags)}
+	backends := map[string]NewBackend{"cluster": ClusterFlags(flags)}
 	maps.Copy(backends, c.Backends)
 	c.register(flags, &o, slices.Sorted(maps.Keys(backends)))
 	switch err := flags.Parse(args); {
