@@ -143,9 +143,9 @@ func TestTheAction(t *testing.T) {
 		output        string
 	}{
 		"a policy is added": {manifestFiles(treeDeployment), manifestFiles(treeDeployment, treePolicy), nil, exitYes,
-			[]string{"### Network policies: connections that change", "| no longer allowed | default/new pod, 0.0.0.0/0 | default/deploy/web |", "0 findings in 1 policy"}, "changes=true"},
+			[]string{"### Network policies: connections that change", "| no longer allowed | default/new pod, outside | default/deploy/web |", "0 findings in 1 policy"}, "changes=true"},
 		"a policy is removed": {manifestFiles(treeDeployment, treePolicy), manifestFiles(treeDeployment), []string{"NETPOL_ARGS=--exclude=none\n\n"}, exitYes,
-			[]string{"| newly allowed | default/new pod, 0.0.0.0/0 |", "no policy isolates default/web"}, "changes=true"},
+			[]string{"| newly allowed | default/new pod, outside |", "no policy isolates default/web"}, "changes=true"},
 		"nothing changes":  {manifestFiles(treeDeployment, treePolicy), manifestFiles(treeDeployment, treePolicy), nil, exitYes, []string{"Nothing changes."}, "changes=false"},
 		"a mistake":        {manifestFiles(treeDeployment), manifestFiles(treeDeployment, dead), nil, exitNo, []string{"[dead-direction]"}, "changes=true"},
 		"a known one":      {manifestFiles(treeDeployment), manifestFiles(treeDeployment, dead), []string{"FAIL_ON=none"}, exitYes, []string{"[dead-direction]"}, "changes=true"},
