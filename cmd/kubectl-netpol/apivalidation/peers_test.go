@@ -214,7 +214,7 @@ func (f itemField) missing(o compile.Object) string {
 		return "it needs a case in pkg/engine/compile"
 	}
 	if peers := f.kind.AdminSpec(o).Rules[f.direction][0].Peers; reflect.ValueOf(peers[0]).IsZero() {
-		return fmt.Sprintf("the conversion of %s of this kind (clusterSources, v1alpha1Sources, v1alpha1Destinations) loses it", f.direction)
+		return fmt.Sprintf("the conversion of %s of this kind (clusterSpec, v1alpha1Sources, v1alpha1Destinations) loses it", f.direction)
 	}
 	return "peerFields in pkg/engine/compile has no entry"
 }

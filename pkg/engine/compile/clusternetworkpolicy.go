@@ -63,19 +63,14 @@ func (d *diagnosis) refused(s *AdminSpec, tier policy.Tier) {
 		for i, rule := range rules {
 			for j := range rule.Peers {
 				at := ruleAt(policy.Direction(direction), i).peers().item(j)
-				d.refusedPeer(at, rule.name, &rule.Peers[j])
+				for k, cidr := range rule.Peers[j].Networks {
+					written, err := netip.ParsePrefix(string(cidr))
+					if read, unread := parsePrefix(string(cidr)); unread == nil && (err != nil || written != read) {
+						d.find(at.child("networks").index(k), policy.InvalidCIDR, "%s", withName(rule.name, "%q is refused since v0.3.0 of the API; %s is matched", cidr, read))
+					}
+				}
 				d.refusedDomains(at.child("domainNames"), &rule, rule.Peers[j].DomainNames, tier)
 			}
-		}
-	}
-}
-
-// refusedPeer is refused for a peer of a rule with this name.
-func (d *diagnosis) refusedPeer(at location, rule string, peer *proposed.EgressPeer) {
-	for k, cidr := range peer.Networks {
-		written, err := netip.ParsePrefix(string(cidr))
-		if read, unread := parsePrefix(string(cidr)); unread == nil && (err != nil || written != read) {
-			d.find(at.child("networks").index(k), policy.InvalidCIDR, "%s", withName(rule, "%q is refused since v0.3.0 of the API; %s is matched", cidr, read))
 		}
 	}
 }
@@ -83,23 +78,17 @@ func (d *diagnosis) refusedPeer(at location, rule string, peer *proposed.EgressP
 func clusterSpec(o *proposed.ClusterNetworkPolicy) *AdminSpec {
 	s := &AdminSpec{Subject: o.Spec.Subject, actions: clusterNetworkPolicyActions}
 	for _, r := range o.Spec.Ingress {
-		s.Rules[policy.Ingress] = append(s.Rules[policy.Ingress], AdminRule{clusterSources(r.From), r.Name, string(r.Action), clusterPorts(r.Protocols)})
+		var from []proposed.EgressPeer
+		for _, p := range r.From {
+			released := v1beta1.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: p.Pods, Nodes: p.Nodes, Networks: p.Networks}
+			from = append(from, proposed.EgressPeer{ClusterNetworkPolicyEgressPeer: released, PeerFields: p.PeerFields})
+		}
+		s.Rules[policy.Ingress] = append(s.Rules[policy.Ingress], AdminRule{from, r.Name, string(r.Action), clusterPorts(r.Protocols)})
 	}
 	for _, r := range o.Spec.Egress {
 		s.Rules[policy.Egress] = append(s.Rules[policy.Egress], AdminRule{r.To, r.Name, string(r.Action), clusterPorts(r.Protocols)})
 	}
 	return s
-}
-
-func clusterSources(peers []proposed.IngressPeer) []proposed.EgressPeer {
-	var out []proposed.EgressPeer
-	for _, p := range peers {
-		out = append(out, proposed.EgressPeer{
-			ClusterNetworkPolicyEgressPeer: v1beta1.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: p.Pods, Nodes: p.Nodes, Networks: p.Networks},
-			PeerFields:                     p.PeerFields,
-		})
-	}
-	return out
 }
 
 // clusterPorts returns the AdminRule.ports of a rule (CN-12).

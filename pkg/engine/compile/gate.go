@@ -46,6 +46,10 @@ var (
 		"EndPort", Stable, "", "ranges of ports in NetworkPolicy",
 		func(f *Features) *bool { return &f.EndPort },
 	}
+	gateIngressByAddress = &Gate{
+		"IngressByAddress", Proposed, "NPEP-127", "`networks` and `nodes` as peers of ingress in administrators' policies",
+		func(f *Features) *bool { return &f.IngressByAddress },
+	}
 	gateNodes = &Gate{
 		"Nodes", Experimental, "NPEP-126", "nodes as peers of administrators' policies",
 		func(f *Features) *bool { return &f.Nodes },
@@ -74,7 +78,7 @@ func (g gates) disabled(f Features) *Gate {
 	return nil
 }
 
-// propose reports whether an enabled proposal adds the field that needs the gates.
+// propose reports whether enabled proposals add the field that needs the gates.
 func (g gates) propose(f Features) bool {
 	return g.disabled(f) == nil && slices.ContainsFunc(g, func(g *Gate) bool { return g.Stage == Proposed })
 }

@@ -93,7 +93,8 @@ func baselineSpec(s *v1alpha1.BaselineAdminNetworkPolicySpec) *v1alpha1.AdminNet
 
 // v1alpha1Spec converts a spec of v1alpha1. actions are those of its kind.
 func v1alpha1Spec(spec *v1alpha1.AdminNetworkPolicySpec, actions []string) *AdminSpec {
-	s := &AdminSpec{Subject: v1alpha1Subject(spec.Subject), actions: actions}
+	s := &AdminSpec{actions: actions}
+	s.Subject.Namespaces, s.Subject.Pods = spec.Subject.Namespaces, (*v1beta1.NamespacedPod)(spec.Subject.Pods)
 	for _, r := range spec.Ingress {
 		s.Rules[policy.Ingress] = append(s.Rules[policy.Ingress], AdminRule{v1alpha1Sources(r.From), r.Name, string(r.Action), v1alpha1Ports(r.Ports)})
 	}
@@ -101,10 +102,6 @@ func v1alpha1Spec(spec *v1alpha1.AdminNetworkPolicySpec, actions []string) *Admi
 		s.Rules[policy.Egress] = append(s.Rules[policy.Egress], AdminRule{v1alpha1Destinations(r.To), r.Name, string(r.Action), v1alpha1Ports(r.Ports)})
 	}
 	return s
-}
-
-func v1alpha1Subject(s v1alpha1.AdminNetworkPolicySubject) proposed.Subject {
-	return proposed.Subject{ClusterNetworkPolicySubject: v1beta1.ClusterNetworkPolicySubject{Namespaces: s.Namespaces, Pods: (*v1beta1.NamespacedPod)(s.Pods)}}
 }
 
 func v1alpha1Sources(peers []v1alpha1.AdminNetworkPolicyIngressPeer) []proposed.EgressPeer {

@@ -2,8 +2,7 @@ package proposed
 
 import "reflect"
 
-// deepCopy returns a copy that shares nothing with in. Proposals change, so there is no code for each
-// of their fields.
+// deepCopy returns a copy that shares nothing with in, without code for each field.
 func deepCopy[T any](in *T) *T {
 	out := in
 	copyInto(reflect.ValueOf(&out).Elem(), reflect.ValueOf(in))
