@@ -47,7 +47,7 @@ KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel
 
 # Packages that read or write binary. An emulator of user programs makes no namespaces, so its root must
 # not be allowed to.
-BINARY = ./pkg/engine/packet ./pkg/kernel/... ./pkg/cluster/cniresults ./pkg/cluster/podwatch ./pkg/cluster/statefile ./pkg/base/sealedfile ./pkg/agent/flows ./pkg/agent/inforce ./pkg/agent/names/domains
+BINARY = ./pkg/engine/packet ./pkg/kernel/... ./pkg/cluster/cniresults ./pkg/cluster/podwatch ./pkg/cluster/statefile ./pkg/base/sealedfile ./pkg/agent/flows ./pkg/agent/inforce ./pkg/agent/names/domains ./pkg/agent/nodecheck
 NO_NAMESPACES = $(if $(filter 0,$(shell id -u)),setpriv --bounding-set -sys_admin)
 
 # The plugin is a module of its own, as are some tests, because of what they depend on.
