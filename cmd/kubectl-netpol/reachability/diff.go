@@ -83,6 +83,29 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 	d.DomainRules = sortedUnion(before.DomainRules(), after.DomainRules())
 	d.NotCompared = sortedUnion(before.unaddressed(namespaces), after.unaddressed(namespaces))
 	var c comparison
+	d.comparePods(&c, before, after, family, namespaces)
+	if err := d.compareAddresses(&c, names, before, after, addresses); err != nil {
+		return Difference{}, err
+	}
+	c.reachBefore, c.reachAfter = before.Reach(c.before, family), after.Reach(c.after, family)
+	c.same, c.family = newSameness(before, after), family
+	c.group(names, c.same)
+	for _, list := range []*[]string{&d.OnlyBefore, &d.OnlyAfter, &d.NotCompared} {
+		*list = names.ofPods(*list, before, after)
+	}
+	d.Changes, d.AllOutside = c.changes(spans), names.Addresses != nil
+	for i := range d.Changes {
+		for _, name := range addresses {
+			if shown := names.Addresses[name]; shown != "" {
+				d.Changes[i].Outside = append(d.Changes[i].Outside, shown)
+			}
+		}
+	}
+	return d, nil
+}
+
+// comparePods adds the pods of both clusters to c.
+func (d *Difference) comparePods(c *comparison, before, after *Cluster, family Family, namespaces []string) {
 	places := placesOf(before, after)
 	for _, name := range sortedUnion(before.podNames(family), after.podNames(family)) {
 		if slices.Contains(d.NotCompared, name) {
@@ -107,14 +130,18 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 			d.Pods++
 		}
 	}
+}
+
+// compareAddresses adds addresses to c, which are those of nodes or outside of the clusters.
+func (d *Difference) compareAddresses(c *comparison, names Names, before, after *Cluster, addresses []string) error {
 	for _, name := range addresses {
 		b, err := before.Endpoint(name)
 		if err != nil {
-			return Difference{}, err
+			return err
 		}
 		a, err := after.Endpoint(name)
 		if err != nil {
-			return Difference{}, err
+			return err
 		}
 		c.add(b, a, false, false)
 		if a.Kind == Node || b.Kind == Node {
@@ -123,21 +150,7 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 			d.External = append(d.External, cmp.Or(names.Addresses[name], name))
 		}
 	}
-	c.reachBefore, c.reachAfter = before.Reach(c.before, family), after.Reach(c.after, family)
-	c.same, c.family = newSameness(before, after), family
-	c.group(names, c.same)
-	for _, list := range []*[]string{&d.OnlyBefore, &d.OnlyAfter, &d.NotCompared} {
-		*list = names.ofPods(*list, before, after)
-	}
-	d.Changes, d.AllOutside = c.changes(spans), names.Addresses != nil
-	for i := range d.Changes {
-		for _, name := range addresses {
-			if shown := names.Addresses[name]; shown != "" {
-				d.Changes[i].Outside = append(d.Changes[i].Outside, shown)
-			}
-		}
-	}
-	return d, nil
+	return nil
 }
 
 // sortedUnion returns the texts of a and b, each once.
