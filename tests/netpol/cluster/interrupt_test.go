@@ -17,7 +17,8 @@ import (
 func TestCloseAfterAnInterrupt(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		for n, interrupted := 1, true; interrupted; n++ {
-			if interrupted = closeAfterInterrupt(t, n, done); t.Failed() {
+			interrupted = closeAfterInterrupt(t, n, done)
+			if t.Failed() {
 				t.Fatalf("interrupted at request %d, which the API server has done: %t", n, done)
 			}
 			if !interrupted && n < 20 {
@@ -43,7 +44,8 @@ func closeAfterInterrupt(t *testing.T, at int, done bool) (interrupted bool) {
 				refused = true
 				return true, nil, apierrors.NewServiceUnavailable("the API server starts")
 			}
-			if requests++; closing || requests < at {
+			requests++
+			if closing || requests < at {
 				return false, nil, nil
 			}
 			if create, ok := action.(clienttesting.CreateAction); ok && done && requests == at {
