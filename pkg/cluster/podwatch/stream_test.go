@@ -102,14 +102,16 @@ func (p *countedPods) Listing() (end func()) {
 
 func (p *countedPods) Changed() { p.changes.Add(1) }
 
-// server answers each request with body and remembers the request.
-func server(t *testing.T, body []byte) (*countedPods, *http.Request) {
+// server answers each request with the header at once and then with what body gives, and
+// remembers the request.
+func server(t *testing.T, body io.Reader) (*countedPods, *http.Request) {
 	t.Helper()
 	asked := &http.Request{}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*asked = *r
 		w.Header().Set("Content-Type", r.Header.Get("Accept"))
-		_, _ = w.Write(body)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.Copy(w, body)
 	}))
 	t.Cleanup(web.Close)
 	return podsOf(t, web.URL), asked
@@ -118,7 +120,7 @@ func server(t *testing.T, body []byte) (*countedPods, *http.Request) {
 func TestListReadsAllPods(t *testing.T) {
 	for _, n := range []int{0, 1, 300} {
 		t.Run(fmt.Sprintf("%d pods", n), func(t *testing.T) {
-			pods, asked := server(t, encode(t, podList(n)))
+			pods, asked := server(t, bytes.NewReader(encode(t, podList(n))))
 			list, err := pods.List(context.Background(), metav1.ListOptions{ResourceVersion: "5"})
 			if err != nil {
 				t.Fatal(err)
@@ -158,7 +160,9 @@ func TestWatchYieldsEvents(t *testing.T) {
 		frame(t, "ADDED", encode(t, first)), frame(t, "MODIFIED", encode(t, second)), frame(t, "DELETED", encode(t, first)),
 		frame(t, "BOOKMARK", encode(t, bookmarkOf("9"))),
 		frame(t, "ERROR", encode(t, &apierrors.NewResourceExpired("too old").ErrStatus)))
-	pods, asked := server(t, stream)
+	body, send := io.Pipe()
+	defer func() { _ = send.Close() }()
+	pods, asked := server(t, body)
 	w, err := pods.Watch(context.Background(), metav1.ListOptions{SendInitialEvents: ptr.To(true)})
 	if err != nil {
 		t.Fatal(err)
@@ -167,6 +171,7 @@ func TestWatchYieldsEvents(t *testing.T) {
 	if n := pods.lists.Load(); n != 1 {
 		t.Errorf("%d lists are under way, want 1", n)
 	}
+	go func() { _, _ = send.Write(stream) }()
 	pod := func(p *corev1.Pod) *compile.Pod { return NewShared().Strip(p) }
 	for _, want := range []struct {
 		typ watch.EventType
