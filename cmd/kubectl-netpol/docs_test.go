@@ -26,7 +26,7 @@ func TestDocumentedOutputsAreTrue(t *testing.T) {
 	}{
 		{"../../README.md", "../..", 1},
 		{"../../docs/kubectl-netpol.md", "testdata", 5},
-		{"testdata/outputs.md", "testdata", 9},
+		{"testdata/outputs.txt", "testdata", 9},
 		{"../../examples/README.md", "../../examples", 10},
 		{"../../examples/sandbox/README.md", "../../examples/sandbox", 1},
 	} {
