@@ -13,12 +13,13 @@ var update = flag.Bool("update", false, "write the rules into docs/lints.md")
 
 const (
 	document = "../../../docs/lints.md"
+	findings = "testdata/findings.txt"
 	begin    = "<!-- make docs writes the rules. -->\n"
 	end      = "<!-- The end of the rules. -->\n"
 )
 
-// docs/lints.md contains the rules, their findings in examples, and the corrections, which say what a
-// fix says.
+// docs/lints.md contains the rules with the corrections of their examples, which say what a fix says.
+// The findings in the examples are in a file of their own.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -29,29 +30,34 @@ func TestDocument(t *testing.T) {
 		t.Fatalf("%s has no line %s", document, begin)
 	}
 	_, tail, _ := strings.Cut(rest, end)
-	var b strings.Builder
-	b.WriteString(head + begin)
+	var doc, found strings.Builder
+	doc.WriteString(head + begin)
 	cluster := read(t, "cluster.yaml")
 	for _, r := range Rules {
 		bad, good := read(t, r.ID, "bad.yaml"), read(t, r.ID, "good.yaml")
-		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", r.ID, wrapped(fmt.Sprintf("%v: %s. %s", r.Severity.String(), lowerFirst(r.Title), r.Why)))
-		b.WriteString("```diff\n")
+		fmt.Fprintf(&doc, "\n### %s\n\n%s\n\n", r.ID, wrapped(fmt.Sprintf("%v: %s. %s", r.Severity.String(), lowerFirst(r.Title), r.Why)))
+		doc.WriteString("```diff\n" + diff(bad, good) + "```\n")
 		if r.check != nil {
 			for _, f := range Check(input(t, cluster, bad)) {
-				fmt.Fprintf(&b, "# %s: %s\n", strings.TrimSpace(f.Object.String()+" "+f.Field), f.Message)
+				fmt.Fprintf(&found, "%s: %s: %s\n", r.ID, strings.TrimSpace(f.Object.String()+" "+f.Field), f.Message)
 			}
 		}
-		b.WriteString(diff(bad, good) + "```\n")
 	}
-	b.WriteString("\n" + end + tail)
-	switch {
-	case b.String() == string(text):
-	case *update:
-		if err := os.WriteFile(document, []byte(b.String()), 0o644); err != nil {
+	doc.WriteString("\n" + end + tail)
+	compare(t, document, doc.String())
+	compare(t, findings, found.String())
+}
+
+// compare compares a generated file with what it should be, and writes it with -update.
+func compare(t *testing.T, file, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	default:
-		t.Errorf("%s is out of date: make docs", document)
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != want {
+		t.Errorf("%s is out of date: make docs (%v)", file, err)
 	}
 }
 
