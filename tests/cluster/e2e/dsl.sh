@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dsl.sh: runs every scenario of the truth tables (docs/testing/dsl.md) with real pods,
+# dsl.sh: runs every scenario of the truth tables (tests/netpol/README.md) with real pods,
 # on the cluster that is up, or on that of KUBECONFIG. RUN is a regular expression of
 # scenarios. Further flags are in FLAGS. IMAGE is that of the prober, which another cluster must know,
 # or agnhost for the suite without it. PROVIDER is what enforces the policies on another cluster, for
