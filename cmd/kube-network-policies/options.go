@@ -31,7 +31,7 @@ const (
 	defaultQueue = 7100
 	// gcPercent lets the heap grow by two thirds between collections instead of doubling.
 	// Most of the heap is the state of the cluster, which is not garbage; the rest is decoded
-	// objects. docs/scalability.md has the figures.
+	// objects. docs/performance has the figures.
 	gcPercent = 66
 )
 

@@ -2,5 +2,5 @@
 
 package newpods
 
-// fleetSize is the number of nodes in docs/scalability.md.
+// fleetSize is the number of nodes in docs/performance.
 const fleetSize = 5000

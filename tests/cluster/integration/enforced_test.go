@@ -35,7 +35,7 @@ const changesPerMinute = 100
 // afterwards. Nothing is said to be in force that is not.
 //
 // CI counts with few nodes. With NODES and CHANGES, and with -v, this measures the figures of
-// docs/scalability.md.
+// docs/performance/README.md.
 func TestEnforcedOnManyNodes(t *testing.T) {
 	nodes, changes := number(t, "NODES", 40), number(t, "CHANGES", 20)
 	f := newEnforcedFleet(t, nodes, min(changes, changesPerMinute))
