@@ -2,7 +2,6 @@ package chart
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -188,22 +187,6 @@ func TestAgentsThatAreAskedHaveKeys(t *testing.T) {
 		asked := strings.Contains(fmt.Sprint(template["containers"]), "--status-bind-address=:")
 		if made := template["initContainers"] != nil; asked != want || made != want {
 			t.Errorf("%s: the agent is asked %v, and its key is made %v, want %v", text, asked, made, want)
-		}
-	}
-}
-
-// The chart's README lists every value with its default.
-func TestValuesAreDocumented(t *testing.T) {
-	c := load(t)
-	readme := read(t, filepath.Join(repository, Folder, "README.md"))
-	for path, value := range leaves(nil, c.Values, c.Values) {
-		text, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		row := fmt.Sprintf("| `%s` | `%s` |", strings.ReplaceAll(path, " ", "."), text)
-		if !strings.Contains(readme, row) {
-			t.Errorf("README.md has no row that begins with %s", row)
 		}
 	}
 }
