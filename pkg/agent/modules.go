@@ -55,13 +55,13 @@ func (a *agent) newParts() error {
 		NodesAt:        func(addr netip.Addr) []string { return a.cache.NodesAt(addr) },
 		SetSandboxesOf: func(node string, newestFirst []cri.Sandbox) { a.cache.SetSandboxesOf(node, newestFirst) },
 	}
-	owners := map[string]string{}
+	owners := map[string]string{ownPattern: "agent"}
 	for _, m := range a.cfg.Modules {
 		p, err := m.New(core)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
-		if err := a.adopt(m.Name, p.Single, owners); err != nil {
+		if err := a.adopt(m.Name, p, owners); err != nil {
 			return err
 		}
 		a.parts = append(a.parts, p)
@@ -70,9 +70,16 @@ func (a *agent) newParts() error {
 	return nil
 }
 
-// adopt sets the hooks that only one module may have. owners are the modules that have one, by hook.
-func (a *agent) adopt(name string, s module.Single, owners map[string]string) error {
-	mine, theirs := reflect.ValueOf(&a.single).Elem(), reflect.ValueOf(s)
+// adopt sets the hooks that only one module may have. owners are the modules that have one, by hook, and
+// that serve a pattern.
+func (a *agent) adopt(name string, p module.Part, owners map[string]string) error {
+	for _, h := range p.Serve {
+		if other := owners[h.Pattern]; other != "" {
+			return fmt.Errorf("modules %s and %s both serve %s", other, name, h.Pattern)
+		}
+		owners[h.Pattern] = name
+	}
+	mine, theirs := reflect.ValueOf(&a.single).Elem(), reflect.ValueOf(p.Single)
 	for field, hook := range theirs.Fields() {
 		if hook.IsZero() {
 			continue
@@ -184,9 +191,12 @@ func (a *agent) setSandboxes(newestFirst []cri.Sandbox) {
 	}
 }
 
+// ownPattern is of the requests that no module serves.
+const ownPattern = "GET /table"
+
 // handlers returns what this agent serves.
 func (a *agent) handlers() []module.Handler {
-	all := []module.Handler{{To: module.Socket, Pattern: "GET /table", Handler: http.HandlerFunc(a.table)}}
+	all := []module.Handler{{To: module.Socket, Pattern: ownPattern, Handler: http.HandlerFunc(a.table)}}
 	for _, p := range a.parts {
 		all = append(all, p.Serve...)
 	}

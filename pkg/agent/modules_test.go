@@ -102,6 +102,27 @@ func TestOneModuleHasAHook(t *testing.T) {
 	}
 }
 
+// TestOneModuleServesAPattern: two modules that serve the same requests are an error that names them and
+// the pattern.
+func TestOneModuleServesAPattern(t *testing.T) {
+	serving := func(name, pattern string) module.Module {
+		return module.Module{Name: name, New: func(*module.Core) (module.Part, error) {
+			return module.Part{Serve: []module.Handler{{To: module.Socket, Pattern: pattern}}}, nil
+		}}
+	}
+	for pattern, want := range map[string]string{
+		"GET /flows": "",
+		"GET /names": "modules first and second both serve GET /names",
+		"GET /table": "modules agent and second both serve GET /table",
+	} {
+		a := newTestAgent(t, prometheus.NewRegistry())
+		a.cfg.Modules = []module.Module{serving("first", "GET /names"), serving("second", pattern)}
+		if err := a.newParts(); (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%s: %v, want %q", pattern, err, want)
+		}
+	}
+}
+
 // TestAgentsOfNodesOnly: an agent of a node that does not exist is refused before a module is asked, and so
 // is every agent if no module admits any.
 func TestAgentsOfNodesOnly(t *testing.T) {
