@@ -66,18 +66,18 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	o.Shared.AddFlags(fs)
 	c := &o.cfg
 	fs.Var(command.NewValue("", o.setNodeName), "hostname-override", "`NAME` of this machine's Node object; empty uses the host name. With the name of no Node the agent is not ready and decides nothing")
-	fs.StringVar(&o.folder, "manifests", o.folder, "`FOLDER` of Kubernetes manifests (pods, namespaces, nodes, policies) to enforce instead of those of an API server; changed files are read again")
+	fs.StringVar(&o.folder, "manifests", o.folder, "`FOLDER` of manifests (pods, namespaces, nodes, policies) to enforce instead of those of an API server")
 	fs.Var(command.Number(&c.Queue, agent.LastQueue), "nfqueue-id", "first `NUMBER` of the agent's NFQUEUE numbers: two for each queue, and three more. If another process uses one of them, the agent takes the next free range")
 	fs.TextVar(&c.Marks, "mark", c.Marks, "`MASK` of the two bits of packet and connection marks that are the agent's: the higher one for what it has decided, the lower one for blocked connections and remembered classes. No other software may use them")
 	fs.TextVar(&c.Denial, "deny", c.Denial, "`MODE` of denials by policies of pods whose namespace has no annotation "+compile.DenyAnnotation+": drop, or reject, which answers denied packets with a TCP reset or an ICMP error, so that clients fail at once")
 	fs.Var(command.Items(o.addExempt), "source-check-exempt", "`INTERFACES`, or patterns such as net*, that may receive packets of any source, in addition to the uplinks that the agent finds. * switches off the check of sources, and the one that keeps pods out of the node's tunnels")
-	fs.Var(command.Items(o.addTunnelPort), "tunnel-ports", "UDP `PORTS` at which programs of this node receive tunnels, in addition to those of its tunnel devices; pods of the node cannot send there. Through one that is missing, pods can send past every policy")
+	fs.Var(command.Items(o.addTunnelPort), "tunnel-ports", "UDP `PORTS` at which programs of this node receive tunnels, in addition to those of its tunnel devices. Through one that is missing, pods can send past every policy")
 	fs.Var(command.Items(c.PodTunnels.ParsePodTunnel), "pod-tunnels", "`TUNNELS` of this node into which its pods may send, each udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
 	fs.TextVar(&c.FailOpen, "fail-open", c.FailOpen, "`CASES` in which packets of selected pods are accepted instead of dropped: no-agent (none runs, or it has not read the cluster yet), queue-full, unknown-packet (it cannot be parsed, or its pod stays unknown), internal-error (its evaluation panics)")
-	fs.TextVar(&c.PodAddressSource, "pod-address-source", c.PodAddressSource, "where addresses of new pods of this node are learned: the `FOLDER` where the container runtime keeps the results of network plugins (not ready while it cannot be read), status (seconds later), or auto: /var/lib/cni/results if it is there, and the status")
+	fs.TextVar(&c.PodAddressSource, "pod-address-source", c.PodAddressSource, "where addresses of new pods of this node are learned: the `FOLDER` with the results of network plugins (not ready while it cannot be read), status (seconds later), or auto: /var/lib/cni/results if it is there, and the status")
 	fs.Var(command.Checked(&o.serve.AnswersBindAddress, command.IsEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
 	fs.StringVar(&o.serve.ProbeSocket, "probe-socket", o.serve.ProbeSocket, "`PATH` of a unix socket for the commands probe and flows; empty means none")
-	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, so that an agent enforces it until the API server has answered, and, with .names behind it, the file of the domain names that pods have learned; without its folder nothing is kept. Empty keeps none")
+	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, and with .names behind it that of learned domain names; without its folder nothing is kept. Empty keeps none")
 	for _, m := range o.modules {
 		if m.Flags != nil {
 			m.Flags(fs)

@@ -27,7 +27,7 @@ type forwarding struct {
 func newForwarding(reg prometheus.Registerer, logger klog.Logger) *forwarding {
 	f := &forwarding{logger: logger, pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "netpol_forwarding_pods",
-		Help: "Pods of this node whose namespace lets them forward packets for others: allowed, or refused (the log names them) because their packets cannot be distinguished from those of other pods.",
+		Help: "Pods of this node whose namespace lets them forward packets for others: allowed, or refused, because their packets cannot be distinguished from those of other pods.",
 	}, []string{"state"})}
 	reg.MustRegister(f.pods)
 	f.report(0, nil)

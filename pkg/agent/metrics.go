@@ -28,7 +28,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_snapshot_latency_seconds",
-			Help:    "Time from receiving a change of the cluster, the oldest of a snapshot, to deciding all packets by it.",
+			Help:    "Time from receiving a change of the cluster to deciding all packets by it.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14), // to 8 s
 		}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -46,7 +46,7 @@ func newSources(cfg Config, caps steer.Capabilities, changed func(), setInterfac
 		podTunnels:    cfg.PodTunnels,
 		linkless: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_pods_without_interface",
-			Help: "Pods of this node that policies select and that are not known to be alone behind an interface: packets from and to addresses that are not theirs are not evaluated as theirs. Their interface is unknown, or shared with other pods, as at a bridge.",
+			Help: "Selected pods of this node that are not known to be alone behind an interface: it is unknown, or shared with other pods, as at a bridge. Packets from and to addresses that are not theirs are not evaluated as theirs.",
 		}, []string{"cause"}),
 	}
 	reg.MustRegister(s.linkless)

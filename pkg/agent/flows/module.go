@@ -19,8 +19,8 @@ func Module() module.Module {
 	return module.Module{
 		Name: "flow records",
 		Flags: func(fs *pflag.FlagSet) {
-			fs.BoolVar(&logDenied, "log-denied", false, "log denied packets with their pods and policies, at most ten a second and five of one pod in ten seconds, and how many were not logged")
-			fs.BoolVar(&log, "flow-log", false, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, and denied packets")
+			fs.BoolVar(&logDenied, "log-denied", false, "log denied packets with their pods and policies, at most ten a second and five of one pod in ten seconds")
+			fs.BoolVar(&log, "flow-log", false, "write records of changed flows and denied packets to the standard output every ten seconds, as lines of JSON")
 		},
 		New: func(core *module.Core) (module.Part, error) {
 			cfg := Config{

@@ -98,9 +98,9 @@ func compareRules(a, b Record) int {
 var (
 	ruleLabels   = []string{"kind", "namespace", "policy", "direction", "rule", "verdict"}
 	decidedRules = prometheus.NewDesc("netpol_rule_decisions_total",
-		"Packets decided by policies. The rule is its index in the policy's list, or none: the policy isolates the pod and no rule matched.", ruleLabels, nil)
+		"Packets decided by policies. The rule is its index, or none: the policy isolates the pod and no rule matched.", ruleLabels, nil)
 	auditedRules = prometheus.NewDesc("netpol_audit_packets_total",
-		"Packets to which audited policies would give another verdict: this verdict, and the policy and rule that would decide.", ruleLabels, nil)
+		"Packets to which audited policies would give another verdict: this one, with the policy and rule.", ruleLabels, nil)
 )
 
 // ruleMetrics exports the counts of a Recorder.

@@ -84,7 +84,7 @@ func NewAsker(cfg Config) *Asker {
 	}
 	errors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_new_pods_errors_total",
-		Help: "Agents of other nodes that could not be asked about their new pods, which are known when their status has their addresses. failed: attempts. skipped: 64 others were being asked.",
+		Help: "Agents of other nodes that could not be asked about their new pods. failed: attempts. skipped: 64 others were being asked.",
 	}, []string{"error"})
 	a.failed, a.skipped = errors.WithLabelValues("failed"), errors.WithLabelValues("skipped")
 	cfg.Registerer.MustRegister(errors)

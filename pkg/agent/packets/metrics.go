@@ -81,7 +81,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	count := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packet_count",
-		Help: "Packets decided. Protocol hidden: the ports cannot be read. Family unknown: the packet cannot be parsed.",
+		Help: "Packets decided. Protocol hidden: its ports cannot be read. Family unknown: it cannot be parsed.",
 	}, []string{"protocol", "family", "verdict"})
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_decisions_total",
@@ -89,7 +89,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"verdict", "tier", "direction"})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_failure_policy_packets_total",
-		Help: "Packets that could not be evaluated by policy. not_evaluated: which rules select the peer was not known in time. Late packets that were dropped do not count.",
+		Help: "Packets that could not be evaluated by policy. not_evaluated: which rules select the peer was not known in time.",
 	}, []string{"failure", "verdict"})
 	late := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_late_packets_total",
@@ -100,11 +100,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Packets for which the verdict of audited policies is not known.",
 	}), namesRefused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_names_refused_packets_total",
-		Help: "Packets denied because domain names do not match the address: of a pod or node, link-local, or of a metadata service.",
+		Help: "Packets denied because domain names do not match such an address, as of a pod, node or metadata service.",
 	})}
 	disputed := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_disputed_packets_total",
-		Help: "First packets whose peer may be one of several pods, because statuses disagree about its address. They are dropped if they are denied for one of these pods.",
+		Help: "First packets whose peer may be one of several pods, because statuses disagree about its address.",
 	}, []string{"verdict"})
 	reg.MustRegister(m, count, decisions, failures, late, m.namesRefused, m.undecided, disputed)
 	for v, verdict := range verdictNames {

@@ -23,7 +23,7 @@ func Module(kernel Kernel, allowedFor *time.Duration) module.Module {
 	return module.Module{
 		Name: "remembered verdicts",
 		Flags: func(fs *pflag.FlagSet) {
-			fs.Var((*lifetime)(allowedFor), "remember-verdicts", "`TIME` for which the kernel accepts further connections of an allowed source, destination, protocol and port without asking the agent, 20s-1h, unless something changes; without an agent, too. 0 has every connection decided by the agent")
+			fs.Var((*lifetime)(allowedFor), "remember-verdicts", "`TIME` for which the kernel accepts further connections of an allowed source, destination, protocol and port without asking the agent, 20s-1h, also without an agent. 0 has every connection decided by the agent")
 		},
 		New: func(core *module.Core) (module.Part, error) {
 			if *allowedFor == 0 {

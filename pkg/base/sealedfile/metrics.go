@@ -15,11 +15,11 @@ func NewMetrics(reg prometheus.Registerer, file string, further ...Reason) *Metr
 	m := &Metrics{
 		Reads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_saved_reads_total",
-			Help: "Times that a saved file was read, with the label file: state (of the cluster) or names (that pods learned). If not used: version (another one wrote it), node (another's), kinds (others were enabled), age (too old, or from the future), boot (before it), resolvers (others were configured), clock (it was saved in the future).",
+			Help: "Reads of saved files, with the label file: state or names. The reason if not used: version, node, kinds (others were enabled), age, boot (before it), resolvers (others were configured), clock (saved in the future).",
 		}, []string{"result"}),
 		Writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_saved_writes_total",
-			Help: "Times that a saved file was written, with the label file.",
+			Help: "Writes of saved files, with the label file.",
 		}, []string{"result"}),
 	}
 	prometheus.WrapRegistererWith(prometheus.Labels{"file": file}, reg).MustRegister(m.Reads, m.Writes)

@@ -221,7 +221,7 @@ func TestReadsAndWritesAreCounted(t *testing.T) {
 		}
 	}
 	const want = `
-		# HELP netpol_saved_writes_total Times that a saved file was written, with the label file.
+		# HELP netpol_saved_writes_total Writes of saved files, with the label file.
 		# TYPE netpol_saved_writes_total counter
 		netpol_saved_writes_total{file="names",result="error"} 0
 		netpol_saved_writes_total{file="names",result="success"} 1

@@ -34,13 +34,13 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 	}
 	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "netpol_address_conflicts",
-		Help: "Addresses that a status claims and that are another's, or may be. A pod claims that of another pod (local_pod, other_pod, pod_range: a pod in its node's range), one in this node's range (own_range), or that of a Node; a Node claims that of a pod of this node, or one in the range of another.",
+		Help: "Addresses that a status claims and that are another's, or may be: of a pod of this node (local_pod), of another one (other_pod; pod_range: in its node's range), in this node's range (own_range), or a Node's.",
 	}, byKind)
 	reg.MustRegister(m.source, m.served, m.watchErrors, m.conflicts)
 	m.setConflicts(nil)
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_snapshot_age_seconds",
-		Help: "Time since all kinds of objects were last being watched: 0 while they are, +Inf if they never were.",
+		Help: "Time since all kinds of objects were last watched: 0 while they are, +Inf if they never were.",
 	}, age))
 	for _, kind := range kinds {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

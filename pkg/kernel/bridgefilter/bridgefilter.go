@@ -79,7 +79,7 @@ func New(reg prometheus.Registerer) (*Filter, error) {
 func newFilter(table writer, reg prometheus.Registerer) *Filter {
 	f := &Filter{table: table, poked: make(chan struct{}, 1), failures: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_bridge_filter_errors_total",
-		Help: "Failed writes of the table that drops frames of pods at a bridge, retried every minute. On a kernel without CONFIG_NF_TABLES_BRIDGE each fails.",
+		Help: "Failed writes of the table that drops frames of pods at a bridge, retried every minute.",
 	})}
 	reg.MustRegister(f.failures)
 	return f

@@ -26,7 +26,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"offloaded"}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_conntrack_runs_total",
-			Help: "Looks at established connections. check: of some addresses, because a change reverses a verdict there. pass: over the kernel's whole table.",
+			Help: "Looks at established connections. check: of some addresses after a change. pass: over the kernel's whole table.",
 		}, []string{"task", "result"}),
 		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_conntrack_last_success_timestamp_seconds",

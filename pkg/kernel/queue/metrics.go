@@ -24,11 +24,11 @@ type metrics struct {
 func newMetrics(cfg Config) *metrics {
 	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_queue_verdicts_total",
-		Help: "Packets answered, by verdict. pending: packets that became pending because a pod or peer was not known yet; they count again when they are answered.",
+		Help: "Packets answered. pending: they wait because a pod or peer was not known yet, and count again when they are answered.",
 	}, []string{"verdict"})
 	errors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_queue_errors_total",
-		Help: "What went wrong at the queues. bind, configure, wait, receive, send, close: failed calls, which are retried. rebind: a queue was bound again because its socket did not work. overflow: of a receive buffer; nfqueue_user_dropped has the packets. malformed: messages of the kernel; their packets are dropped if they can be identified. gone: verdicts on packets that were dropped while they waited. refused: other verdicts that the kernel did not accept. panic: while a packet was decided; each is a defect, please report it.",
+		Help: "What went wrong at the queues. bind, configure, wait, receive, send, close: failed calls, which are retried. rebind: the socket did not work. overflow: of a receive buffer. malformed: messages of the kernel. gone: verdicts on packets that were dropped while they waited. refused: other verdicts. panic: while a packet was decided; please report it.",
 	}, []string{"error"})
 	m := &metrics{
 		accepted:  verdicts.WithLabelValues("accept"),
@@ -50,7 +50,7 @@ func newMetrics(cfg Config) *metrics {
 		}, byQueue),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_queue_lost_total",
-			Help: "Packets that waited in a queue whose socket did not work. The kernel dropped them.",
+			Help: "Packets that the kernel dropped in a queue whose socket did not work.",
 		}),
 	}
 	for op := range operations {

@@ -36,7 +36,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 		}),
 		programming: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_policy_programming_duration_seconds",
-			Help:    "Time from receiving a change of the cluster to having it in force, in the nftables table too if other pods are selected.",
+			Help:    "Time from receiving a change of the cluster to having it in force, also in the nftables table.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14), // 10 ms to 82 s
 		}),
 		external: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -53,7 +53,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 		}),
 		support: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kernel_support",
-			Help: "Kernel features: 1 supported, 0 not, -1 unknown. queue: the queue statement, else xtables queues packets. udp_clash: two packets of one new UDP connection may wait at once (kernel 6.12).",
+			Help: "Kernel features: 1 supported, 0 not, -1 unknown.",
 		}, []string{"feature"}),
 	}
 	for _, found := range []string{byNotification, byPoll} {
@@ -91,13 +91,13 @@ func (m *metrics) synced(err error, o *observedState) {
 
 var (
 	steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
-		"Packets that the table sent to the agent's queues. decide: also to overflow. audit: the kernel accepts those that the agent does not read.", []string{"purpose"}, nil)
+		"Packets that the table sent to the agent's queues. decide: also to overflow.", []string{"purpose"}, nil)
 	untrackedDesc = prometheus.NewDesc("netpol_untracked_packets_total",
-		"Packets sent to the queues though other software keeps them from connection tracking (NOTRACK). Replies among them are decided like first packets.", nil, nil)
+		"Packets sent to the queues though other software keeps them from connection tracking (NOTRACK).", nil, nil)
 	droppedDesc = prometheus.NewDesc("netpol_table_dropped_packets_total",
-		"Packets of pods that the table drops before any policy. forged_source: the route to their source is not through the interface that they came in by, so a pod forged the source, its namespace should allow forwarding, or --source-check-exempt should name the interface. tunnel: to a tunnel of their own node. link: between pods of one bridge with link-local, broadcast or multicast addresses; a broadcast counts once for each port.", []string{"reason"}, nil)
+		"Packets of pods that the table drops before any policy. forged_source: the route to their source is not through the interface that they came in by. tunnel: to a tunnel of their own node. link: between pods of one bridge with link-local, broadcast or multicast addresses.", []string{"reason"}, nil)
 	copiedMarksDesc = prometheus.NewDesc("netpol_copied_marks_total",
-		"Connections whose mark had one of the agent's bits before the agent decided: another connection's, for example copied by a helper of connection tracking. The bits are cleared.", nil, nil)
+		"Connections whose mark had one of the agent's bits before the agent decided. The bits are cleared.", nil, nil)
 )
 
 // tableMetrics are the metrics of the table's counters, by name of the counter.

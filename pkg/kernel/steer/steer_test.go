@@ -317,10 +317,10 @@ func TestMetricsLint(t *testing.T) {
 		t.Errorf("%v %v", problems, err)
 	}
 	err = testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP netpol_steered_packets_total Packets that the table sent to the agent's queues. decide: also to overflow. audit: the kernel accepts those that the agent does not read.
+# HELP netpol_steered_packets_total Packets that the table sent to the agent's queues. decide: also to overflow.
 # TYPE netpol_steered_packets_total counter
 netpol_steered_packets_total{purpose="decide"} 7
-# HELP netpol_table_dropped_packets_total Packets of pods that the table drops before any policy. forged_source: the route to their source is not through the interface that they came in by, so a pod forged the source, its namespace should allow forwarding, or --source-check-exempt should name the interface. tunnel: to a tunnel of their own node. link: between pods of one bridge with link-local, broadcast or multicast addresses; a broadcast counts once for each port.
+# HELP netpol_table_dropped_packets_total Packets of pods that the table drops before any policy. forged_source: the route to their source is not through the interface that they came in by. tunnel: to a tunnel of their own node. link: between pods of one bridge with link-local, broadcast or multicast addresses.
 # TYPE netpol_table_dropped_packets_total counter
 netpol_table_dropped_packets_total{reason="forged_source"} 3
 `), "netpol_steered_packets_total", "netpol_table_dropped_packets_total")

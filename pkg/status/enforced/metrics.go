@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer, pending func(reason string) int) *met
 	for _, reason := range []string{nodeBehind, nodeProblem, nodeSilent, nodeEmpty, nodeLate} {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "netpol_enforced_pending_policies",
-			Help:        "Policies that have not been in force on all nodes for more than a minute, by the state of the first such node. late: its agent has not come to the policy yet.",
+			Help:        "Policies that have not been in force on all nodes for more than a minute, by the state of the first such node.",
 			ConstLabels: prometheus.Labels{"reason": reason},
 		}, func() float64 { return float64(pending(reason)) }))
 	}

@@ -14,7 +14,7 @@ const (
 func newWrites(reg prometheus.Registerer, kind string, results ...string) *prometheus.CounterVec {
 	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name:        "netpol_readiness_writes_total",
-		Help:        "Conditions written for the readiness gate of pods, and removals of the startup taint from nodes whose agent is ready. gone: the pod was deleted meanwhile. conflict: the node was changed or deleted meanwhile.",
+		Help:        "Conditions written for the readiness gate of pods, and removals of the startup taint. gone, conflict: deleted or changed meanwhile.",
 		ConstLabels: prometheus.Labels{"kind": kind},
 	}, []string{"result"})
 	for _, result := range results {
