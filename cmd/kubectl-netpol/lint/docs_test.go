@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -61,10 +60,7 @@ func compare(t *testing.T, file, want string) {
 	}
 }
 
-// contextLines is how many equal lines diff shows before and after a change.
-const contextLines = 1
-
-// diff shows how to get from one text to another, as diff -u does.
+// diff shows the lines that change from one text to another, as diff does.
 func diff(from, to string) string {
 	a, b := strings.Split(strings.TrimSpace(from), "\n"), strings.Split(strings.TrimSpace(to), "\n")
 	common := make([][]int, len(a)+1) // number of common lines of a[i:] and b[j:]
@@ -79,39 +75,21 @@ func diff(from, to string) string {
 			}
 		}
 	}
-	var lines []string
+	var changed strings.Builder
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch {
 		case i < len(a) && j < len(b) && a[i] == b[j]:
-			lines = append(lines, " "+a[i])
-			i, j = i+1, j+1
+			i++
+			j++
 		case j == len(b) || i < len(a) && common[i+1][j] >= common[i][j+1]:
-			lines = append(lines, "-"+a[i])
+			changed.WriteString("-" + a[i] + "\n")
 			i++
 		default:
-			lines = append(lines, "+"+b[j])
+			changed.WriteString("+" + b[j] + "\n")
 			j++
 		}
 	}
-	return shortened(lines)
-}
-
-// shortened omits equal lines that are not near a change.
-func shortened(lines []string) string {
-	var out strings.Builder
-	last := -1
-	for n, line := range lines {
-		near := lines[max(0, n-contextLines):min(len(lines), n+contextLines+1)]
-		if !slices.ContainsFunc(near, func(l string) bool { return l[0] != ' ' }) {
-			continue
-		}
-		if last >= 0 && last != n-1 {
-			out.WriteString("...\n")
-		}
-		out.WriteString(line + "\n")
-		last = n
-	}
-	return out.String()
+	return changed.String()
 }
 
 // wrapped breaks text into lines of at most 100 characters where words permit it.
