@@ -42,7 +42,7 @@ var Rules = []*Rule{
 	{
 		ID: Refused, Severity: Error,
 		Title: "A manifest that API servers refuse, or that another one contradicts",
-		Why:   "The object is not created, and a change of it is not made; of two with one name the last that is applied counts. Nothing else is checked about it.",
+		Why:   "The object is not created or changed; of two with one name the last that is applied counts.",
 		Fix:   "Correct the field, or remove one of two.",
 	},
 	{
@@ -54,19 +54,19 @@ var Rules = []*Rule{
 	{
 		ID: Annotation, Severity: Warning,
 		Title: "An annotation of these agents with a former or an unknown name",
-		Why:   "Agents read annotations by their exact names. A former name is still read, and other ones have no effect.",
+		Why:   "Agents still read a former name, and other ones have no effect.",
 		Fix:   "Write the name that is read.",
 	},
 	{
 		ID: "selects-no-pod", Severity: Warning, check: selectsNoPod,
 		Title: "A policy that selects no pod",
-		Why:   "A policy whose selector matches no pod has no effect: the pods it is for stay open, unless a controller creates them with these labels.",
+		Why:   "The pods it is for stay open, unless a controller creates them with these labels.",
 		Fix:   "Write the labels that the pods have.",
 	},
 	{
 		ID: "only-host-network", Severity: Warning, check: onlyHostNetwork,
 		Title: "A policy that selects only host-network pods",
-		Why:   "A host-network pod has the addresses of its node, and no policy applies to it.",
+		Why:   "No policy applies to pods with the addresses of their node.",
 		Fix:   "Give the pods a network of their own, or protect the node by other means.",
 	},
 	{
@@ -78,13 +78,13 @@ var Rules = []*Rule{
 	{
 		ID: "peer-selects-none", Severity: Warning, check: peers,
 		Title: "A peer that selects no pod",
-		Why:   "The item matches nothing: what it is for is denied, or in a Deny allowed.",
+		Why:   "What it is for is denied, or in a Deny allowed.",
 		Fix:   "Write the labels that the pods and their namespace have.",
 	},
 	{
 		ID: "namespace-label", Severity: Warning, check: peers,
 		Title: "A namespaceSelector by the name of a namespace that has no such label",
-		Why:   "Selectors match labels. The API server gives each namespace the label kubernetes.io/metadata.name, and no other.",
+		Why:   "The API server gives each namespace the label kubernetes.io/metadata.name, and no other.",
 	},
 	{
 		ID: "or-not-and", Severity: Warning, check: peers,
@@ -95,41 +95,41 @@ var Rules = []*Rule{
 	{
 		ID: "host-network-peer", Severity: Warning, check: peers,
 		Title: "A peer that selects only host-network pods",
-		Why:   "Packets of a host-network pod have the address of its node. Selectors of pods never match them.",
+		Why:   "Selectors of pods never match packets with the address of a node.",
 		Fix:   "Use an ipBlock with the addresses of the nodes. What a node sends to its own pods is always allowed.",
 	},
 	{
 		ID: "empty-peers", Severity: Warning, check: emptyPeers,
 		Title: "An empty list of peers, which allows all peers",
-		Why:   "from: [] and to: [] mean the same as no list: every peer, inside and outside of the cluster.",
+		Why:   "It means the same as no list: every peer, inside and outside of the cluster.",
 		Fix:   "To allow all peers leave the list out. To allow none remove the rule.",
 	},
 	{
 		ID: "half-open", Severity: Warning, check: halfOpen,
 		Title: "A rule that allows one direction while the other end is isolated",
-		Why:   "A connection needs egress at its source and ingress at its destination. Only one of them allows it.",
+		Why:   "A connection needs egress at its source and ingress at its destination.",
 	},
 	{
 		ID: "backend-denied", Severity: Warning, check: backendDenied,
 		Title: "An Ingress, a route or a Service to pods that deny its clients",
-		Why:   "Policies see connections to the port of the pods behind the Service: from the pods of the controller or, through a NodePort or a load balancer, from addresses outside.",
+		Why:   "Policies see connections to the port of the pods behind it: from the pods of the controller, or from addresses outside.",
 		Fix:   "Allow ingress from these clients to this port.",
 	},
 	{
 		ID: "node-source", Severity: Warning, check: nodeSource,
 		Title: "Policies that tell the clients of a Service apart by addresses that nodes replace",
-		Why:   "With externalTrafficPolicy Cluster, packets that enter through another node than that of the pod have the address of that node when policies of the pod see them.",
+		Why:   "With externalTrafficPolicy Cluster, packets that enter through another node have its address when policies of the pod see them.",
 		Fix:   "Set externalTrafficPolicy: Local, so that pods see the addresses of their clients.",
 	},
 	{
 		ID: "service-port", Severity: Warning, check: servicePort,
 		Title: "The port of a Service where the port behind it is meant",
-		Why:   "Policies see packets after the Service's address and port were replaced by those of the pod, or of what else is behind the Service, such as the API server.",
+		Why:   "Policies see packets after the Service's address and port were replaced by those of what is behind it.",
 	},
 	{
 		ID: "named-port", Severity: Warning, check: namedPort,
 		Title: "A named port that no destination declares",
-		Why:   "A name is looked up among the containerPorts of the destination pod, with the protocol. Without one it matches nothing.",
+		Why:   "A name is looked up among the containerPorts of the destination pod, with the protocol.",
 		Fix:   "Declare the port in the pods, or write its number.",
 	},
 	{
@@ -141,24 +141,24 @@ var Rules = []*Rule{
 	{
 		ID: "pod-address", Severity: Warning, check: addresses,
 		Title: "The address of a pod in a block",
-		Why:   "A pod's address changes whenever it is created again, and another pod may get this one.",
+		Why:   "A pod that is created again has another address, and another pod may get this one.",
 		Fix:   "Select the pod by its labels.",
 	},
 	{
 		ID: "internet-includes-pods", Severity: Info, check: internetIncludesPods,
 		Title: "Egress to 0.0.0.0/0 or ::/0, which includes all pods and nodes",
-		Why:   "Blocks match the addresses of pods and nodes, too. All of the cluster is reachable.",
+		Why:   "Blocks match the addresses of pods and nodes, too.",
 		Fix:   "For the internet alone put the ranges of pods, nodes and other private networks into except.",
 	},
 	{
 		ID: "one-family", Severity: Warning, check: oneFamily,
 		Title: "0.0.0.0/0 without ::/0, or the reverse, for dual-stack pods",
-		Why:   "A block of one family never matches an address of the other. Such connections are denied by one rule and not by the other.",
+		Why:   "A block of one family never matches an address of the other.",
 	},
 	{
 		ID: "except-reopened", Severity: Warning, check: exceptReopened,
 		Title: "An except or NotIn that another item or policy allows",
-		Why:   "An exception does not deny. It only limits its own item, and everything that some item allows is allowed.",
+		Why:   "An exception does not deny, it only limits its own item.",
 		Fix:   "Put the same exception into the other item, write both in one item, or remove the other.",
 	},
 	{
@@ -174,19 +174,19 @@ var Rules = []*Rule{
 	{
 		ID: "implicit-ingress", Severity: Warning, check: implicitIngress,
 		Title: "Egress rules without policyTypes, which also isolate ingress",
-		Why:   "Without policyTypes a policy always has the type Ingress. Without a rule of ingress it denies all of it.",
+		Why:   "Without a rule of ingress the policy denies all of it.",
 		Fix:   "Write policyTypes: [Egress], or [Ingress, Egress] if this is meant.",
 	},
 	{
 		ID: "no-dns", Severity: Warning, check: dns,
 		Title: "Egress is restricted and DNS is not allowed",
-		Why:   "Without DNS no name resolves, and connections by name fail before policies see them.",
+		Why:   "Connections by name fail before policies see them.",
 		Fix:   "Allow UDP and TCP 53 to the DNS pods: namespaceSelector kubernetes.io/metadata.name: kube-system with podSelector k8s-app: kube-dns.",
 	},
 	{
 		ID: "dns-without-tcp", Severity: Info, check: dns,
 		Title: "DNS is allowed by UDP and not by TCP",
-		Why:   "An answer that is too long for UDP is asked for again by TCP. Such names do not resolve.",
+		Why:   "Names whose answers are too long for UDP do not resolve.",
 		Fix:   "Allow TCP 53, too.",
 	},
 	{
@@ -197,7 +197,7 @@ var Rules = []*Rule{
 	{
 		ID: "allow-all-shadows", Severity: Warning, check: allowAllShadows,
 		Title: "A rule that allows everything beside narrower ones",
-		Why:   "Everything that one rule allows is allowed: the narrower rules of these pods have no effect.",
+		Why:   "The narrower rules of these pods have no effect.",
 		Fix:   "Remove the rule, or the narrower ones.",
 	},
 	{
@@ -209,7 +209,7 @@ var Rules = []*Rule{
 	{
 		ID: "no-default-deny", Severity: Info, check: noDefaultDeny,
 		Title: "Pods that no policy isolates",
-		Why:   "A pod that no NetworkPolicy selects accepts connections from everywhere. So do new pods.",
+		Why:   "They accept connections from everywhere, and so do new pods.",
 		Fix:   "Add a policy with podSelector {} and policyTypes [Ingress] to the namespace.",
 	},
 	{
@@ -221,13 +221,13 @@ var Rules = []*Rule{
 	{
 		ID: "deny-all-networks", Severity: Warning, check: denyAllNetworks,
 		Title: "An administrator's Deny of all networks, which also denies pods",
-		Why:   "Networks match the addresses of pods and nodes, too: connections between pods and DNS are denied.",
+		Why:   "Networks match the addresses of pods and nodes, too.",
 		Fix:   "Put a rule with action Pass and peer namespaces: {} before it.",
 	},
 	{
 		ID: IgnoreComment, Severity: Warning,
 		Title: "A netpol:ignore that is wrong or ignores nothing",
-		Why:   "A comment that does not work hides nothing, and one that is not needed any more will hide the next mistake.",
+		Why:   "A comment that is not needed any more will hide the next mistake.",
 		Fix:   "Write # netpol:ignore RULE reason, or remove the comment.",
 	},
 }
