@@ -153,10 +153,20 @@ func (e *Enforcer) locate(p *packet.Packet, in *Input, s *policy.Snapshot) (at p
 	if !s.IsLocal(p.Src.Addr()) {
 		known = at.locateSender(i, p, in)
 	}
-	if !s.IsLocal(p.Dst.Addr()) && !at.locateReceiver(i, p, in) {
+	if s.IsLocal(p.Dst.Addr()) {
+		at.locateOther(i.Links[in.OutLink].Pod, p.Dst.Addr())
+	} else if !at.locateReceiver(i, p, in) {
 		known = false
 	}
 	return at, known
+}
+
+// locateOther makes pod, which is alone behind the output interface, the receiver if dst is the address of
+// another pod. Rules of the node send copies of packets to pods (TEE), and others than routes would.
+func (at *place) locateOther(pod []netip.Addr, dst netip.Addr) {
+	if len(pod) > 0 && !slices.Contains(pod, dst) {
+		at.receiver, at.fleeting = oneOf(pod, dst), true
+	}
 }
 
 // locateSender reports whether the input interface is known, if there is one.

@@ -58,7 +58,7 @@ type Query struct {
 	ToHost bool
 	// Sender and Receiver are addresses of the pods of this node behind the interfaces on which the
 	// packet arrives and leaves, invalid if none is known. They are the ends of a packet whose
-	// addresses are not those of pods of this node (NP-47). Rules with blocks match the packet.
+	// addresses are not theirs (NP-47). Rules with blocks match the packet.
 	Sender, Receiver netip.Addr
 	// Learned looks up the domain names that pods have learned; nil has none.
 	Learned Learned
@@ -119,10 +119,10 @@ func (s *Snapshot) ends(q *Query, src, dst *end) {
 }
 
 // find fills in e, which is zero, for address a. behind is the pod behind the interface, invalid if it
-// is not known. An address in the ranges of this node's pods may be that of a new pod (NP-55).
+// is not known, or has a. An address in the ranges of this node's pods may be that of a new pod (NP-55).
 func (s *Snapshot) find(e *end, a, behind netip.Addr, routes Routes) {
 	e.addr, e.pod = a, a
-	if behind.IsValid() && !s.IsLocal(a) && !s.inRanges(a) {
+	if behind.IsValid() && (s.IsLocal(a) || !s.inRanges(a)) {
 		e.pod = behind
 	}
 	if at := s.m.Endpoints.At(e.pod); at != nil && at.Dispute != nil {

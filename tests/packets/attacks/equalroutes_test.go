@@ -132,13 +132,10 @@ func whoAnswers(t *testing.T, client *lab.Host, proto lab.Proto, to netip.AddrPo
 }
 
 // TestCopiesForAnIsolatedPod: rules of the node send copies of packets to a pod (TEE). They are decided as
-// for this pod, unless their destination is another pod of the node.
+// for this pod, whoever their destination is.
 func TestCopiesForAnIsolatedPod(t *testing.T) {
-	c := labtest.NewCluster(t, 2, "x/web@1 app=web", "y/client@1", "y/db@2 app=db")
-	web, to := c.Hosts["x/web"], c.Hosts["y/db"]
-	if _, err := to.Sink(oneWayPort); err != nil {
-		t.Fatal(err)
-	}
+	c := labtest.NewCluster(t, 2, "x/web@1 app=web", "y/client@1", "y/near@1", "y/far@2")
+	web := c.Hosts["x/web"]
 	for _, a := range web.Addrs {
 		iptables := map[bool]string{true: "iptables-nft", false: "ip6tables-nft"}[a.Is4()]
 		script(t, c.Nodes[0].Host, fmt.Sprintf("%s -t mangle -A PREROUTING -p udp --dport %d -j TEE --gateway %s", iptables, oneWayPort, a))
@@ -148,29 +145,42 @@ func TestCopiesForAnIsolatedPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := c.Start(t)[0]
-	for _, rules := range []string{"ingress: [{}]", "ingress: []", "ingress: [{}, {}]"} {
-		isolated := rules == "ingress: []"
-		c.Enforce(t, agent, "policies", labtest.Policy("x", "web", "{podSelector: {}, policyTypes: [Ingress], "+rules+"}"))
-		for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
-			for range 3 {
-				before, denied := copies.Count(), labtest.Denied(labtest.Metrics(t, agent))
-				conn, err := c.Hosts["y/client"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(to.Addr(family), oneWayPort))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := conn.Write([]byte("copied")); err != nil {
-					t.Fatal(err)
-				}
-				conn.Close()
-				if !isolated {
-					waitFor(t, func() bool { return copies.Count() > before }, func() string { return family.String() + ": no copy arrives" })
-					continue
-				}
-				labtest.Until(t, agent, denied+1, labtest.Denied)
-				if copies.Count() != before {
-					t.Errorf("%v: a copy arrives at an isolated pod", family)
+	for _, to := range []string{"y/far", "y/near"} {
+		if _, err := c.Hosts[to].Sink(oneWayPort); err != nil {
+			t.Fatal(err)
+		}
+		// The destination, if it is selected, too, allows what it gets.
+		for _, selected := range []string{"", labtest.Policy("y", "near", "{podSelector: {}, ingress: [{}]}")} {
+			for _, rules := range []string{"ingress: [{}]", "ingress: []", "ingress: [{}, {}]"} {
+				c.Enforce(t, agent, "policies", selected+labtest.Policy("x", "web", "{podSelector: {}, policyTypes: [Ingress], "+rules+"}"))
+				for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+					for range 3 {
+						copyArrives(t, c, agent, copies, netip.AddrPortFrom(c.Hosts[to].Addr(family), oneWayPort), rules != "ingress: []")
+					}
 				}
 			}
 		}
+	}
+}
+
+// copyArrives sends a datagram from y/client, and expects that its copy arrives at x/web, or is denied.
+func copyArrives(t *testing.T, c *labtest.Cluster, agent *lab.Agent, copies *lab.Capture, to netip.AddrPort, arrives bool) {
+	t.Helper()
+	before, denied := copies.Count(), labtest.Denied(labtest.Metrics(t, agent))
+	conn, err := c.Hosts["y/client"].Dial(t.Context(), lab.UDP, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("copied")); err != nil {
+		t.Fatal(err)
+	}
+	if arrives {
+		waitFor(t, func() bool { return copies.Count() > before }, func() string { return fmt.Sprintf("no copy of a datagram to %v arrives", to) })
+		return
+	}
+	labtest.Until(t, agent, denied+1, labtest.Denied)
+	if copies.Count() != before {
+		t.Errorf("a copy of a datagram to %v arrives at an isolated pod", to)
 	}
 }
