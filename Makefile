@@ -171,10 +171,10 @@ test-integration: tools monitoring-tools ## the informers, install.yaml and the 
 test-vm: vm-tools build bench-other ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes. VM_KERNEL=trixie for that of another release
 	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies $(BENCH_OTHER) bin/vm/
 	$(GO) test -c -o bin/vm/ $(KERNEL)
-	tests/packets/vm/run.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/kernel/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" -f "$$(command -v ipvsadm)" -f "$$(command -v conntrack)" \
+	tests/packets/vm/run.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) -m 2048 -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/kernel/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" -f "$$(command -v ipvsadm)" -f "$$(command -v conntrack)" -f "$$(command -v tc)" \
 		$(foreach name,iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore,-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/$(name)") -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
-		env AGENT_BINARY=/tests/kube-network-policies UPSTREAM_BINARY=/tests/$(notdir $(BENCH_OTHER)) NETNS_REQUIRED=1 FLOWTABLES_REQUIRED=1 SLOWNESS=5 HARD=$(HARD) \
-		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet ip_vs ip_vs_rr nft_ct nft_queue nft_fib_inet nft_reject_inet nft_limit nft_compat; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
+		env AGENT_BINARY=/tests/kube-network-policies UPSTREAM_BINARY=/tests/$(notdir $(BENCH_OTHER)) NETNS_REQUIRED=1 KERNEL_REQUIRED=1 SLOWNESS=5 HARD=$(HARD) \
+		bash -c 'cd /tests; modprobe -a veth bridge nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet ip_vs ip_vs_rr nft_ct nft_queue nft_fib_inet nft_reject_inet nft_limit nft_compat; echo 262144 | tee /sys/module/nf_conntrack/parameters/hashsize >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; short=; [ "$$test" != neighbours.test ] || short=-test.short; ./"$$test" $$short -test.run "$(RUN)" || failed=1; done; [ -z "$$failed" ]'
 
 kernels: vm-tools ## what Debian's kernels answer to the agent's probe, in the emulated machine: minutes, for docs/install/versions.md

@@ -1,8 +1,10 @@
 package neighbours
 
 import (
+	"fmt"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
 
@@ -72,7 +74,9 @@ var neighbours = []neighbour{
 		untracked: true,
 	},
 	{
-		name: "a flowtable with pods' interfaces", holds: all, reported: "`flowtable`", cause: "flowtable", flowtable: true,
+		name: "a flowtable with pods' interfaces", holds: all, reported: "`flowtable`", cause: "flowtable",
+		kernel: `nft -f - <<<'table ip try { flowtable one { hook ingress priority 0; devices = { lo }; }; }'
+			nft delete table ip try`,
 		set: `nft -f - <<-END
 			table inet fastpath {
 				flowtable pods { hook ingress priority 0; devices = { pod1, pod2, pod3, pod4 }; }
@@ -225,6 +229,35 @@ var neighbours = []neighbour{
 			END`,
 	},
 	{
+		name: "traffic control that restores connection marks (`connmark`, `ctinfo`), and rules that save packets' marks", holds: all, reported: nothing,
+		kernel: actions("connmark", "ctinfo"),
+		set: control("action connmark pipe action ctinfo cpmark 0xffffffff") + `nft -f - <<-END
+			table inet marks {
+				chain prerouting { type filter hook prerouting priority mangle; ct mark set meta mark; }
+			}
+			END`,
+	},
+	{
+		name: "traffic control that adds connections, with the agent's bits (`ct commit`)", holds: all, reported: nothing,
+		kernel: actions("ct"),
+		set: control("action ct pipe action goto chain 1") + `for pod in pod1 pod2 pod3 pod4; do
+			for family in ip ipv6; do
+				tc filter add dev $pod ingress chain 1 protocol $family flower ct_state +trk+new action ct commit mark 0x1000
+			done
+		done`,
+	},
+	{
+		name: "traffic control that sets whole connection marks with each packet (`ct commit`)", holds: "all for new connections; established ones may go on", reported: nothing,
+		kernel: actions("ct"), goesOn: true,
+		set: control("action ct commit mark 0x539"),
+	},
+	{
+		name: "IPsec that the node decrypts, with the agent's bits", holds: all, reported: nothing,
+		kernel: `ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 1 mode tunnel ` + encryption + `
+			ip xfrm state deleteall`,
+		make: encryptPods,
+	},
+	{
 		name: "a template with a zone and the agent's bits (CT)", holds: all, reported: nothing, needs: "iptables-nft", long: true,
 		set: `for family in '' 6; do
 			iptables=ip${family}tables-nft
@@ -297,6 +330,48 @@ func flushAndRestore(variant string) string {
 		saved=$($iptables-save); $iptables -F; $iptables-restore <<<"$saved"
 	done
 	`
+}
+
+// actions returns a script that fails where the kernel has not these actions of traffic control.
+func actions(names ...string) string {
+	script := "tc qdisc add dev lo clsact\n"
+	for _, name := range names {
+		script += "tc filter add dev lo ingress matchall action " + name + "\n"
+	}
+	return script + "tc qdisc del dev lo clsact"
+}
+
+// control returns a script that gives IP packets of pods to actions of traffic control, before they reach
+// connection tracking.
+func control(actions string) string {
+	return `for pod in pod1 pod2 pod3 pod4; do
+		tc qdisc add dev $pod clsact
+		tc filter add dev $pod ingress protocol ip prio 1 matchall ` + actions + `
+		tc filter add dev $pod ingress protocol ipv6 prio 2 matchall ` + actions + `
+	done
+	`
+}
+
+// encryption is that of IPsec.
+const encryption = "aead 'rfc4106(gcm(aes))' 0x000102030405060708090a0b0c0d0e0f10111213 128"
+
+// encryptPods makes pods of y send to x/web through IPsec tunnels to the node, which gives the agent's bits
+// to the packets that it decrypts.
+func encryptPods(t *testing.T, n node) {
+	t.Helper()
+	spi := 0
+	for _, pod := range []string{"y/web", "y/db"} {
+		for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+			spi++
+			from, to := n.Hosts[pod].Addr(family), n.Nodes[0].Host.Addr(family)
+			state := fmt.Sprintf("ip xfrm state add src %s dst %s proto esp spi %d reqid %[3]d mode tunnel %s", from, to, spi, encryption)
+			policy := fmt.Sprintf("ip xfrm policy add src %s dst %s tmpl src %[1]s dst %[3]s proto esp reqid %d mode tunnel dir ", from, n.Hosts["x/web"].Addr(family), to, spi)
+			if out, err := n.Hosts[pod].Run(t.Context(), state+"\n"+policy+"out", "bash", "-e"); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			n.run(t, state+" output-mark 0x1000\n"+policy+"fwd")
+		}
+	}
 }
 
 // zones returns rules that assign conntrack zones to packets that the node receives and

@@ -237,31 +237,40 @@ func TestADenyBesideManyFinishedConnections(t *testing.T) {
 // The same for a stream that a flowtable forwards past all rules.
 func TestADenyOfAnOffloadedStreamBesideManyFinishedConnections(t *testing.T) {
 	labtest.SkipShort(t)
-	count := 6000
+	many := 6000
 	if os.Getenv("HARD") != "" {
-		count = 250_000
+		many = 250_000
 	}
-	for family := range 2 {
-		name := fmt.Sprintf("/offloaded/family=%d/entries=%d", family, count)
-		t.Run(name[1:], func(t *testing.T) {
-			c := &crowd{cluster: newCluster(t, 1, "x/client@1 app=client", "y/server@1"), count: count, measure: name}
-			needFlowtables(t, c.Nodes[0])
-			flowtable(t, c.Nodes[0])
-			c.agent = c.Start(t)[0]
-			labtest.WaitReady(t, c.agent)
-			server := c.Hosts["y/server"].Addrs[family]
-			c.stream = c.cluster.stream(t, "x/client", "y/server", server, true)
-			c.finish(t, c.Hosts["x/client"].Addrs[family], count, true)
-			for _, deny := range [][2]string{{"closed", ""}, {"some", ", egress: [{ports: [{protocol: TCP, port: 443}]}]"}} {
-				if err := labtest.Within(t, func() bool {
-					list, err := c.Nodes[0].Run(t.Context(), "", "conntrack", "-L", "-f", []string{"ipv4", "ipv6"}[family], "-p", "udp", "-d", server.String())
-					return err == nil && strings.Contains(list, "[OFFLOAD]")
-				}); err != nil {
-					t.Fatal("the stream is not offloaded")
+	for _, count := range []int{0, many} {
+		for family := range 2 {
+			name := fmt.Sprintf("/offloaded/family=%d/entries=%d", family, count)
+			t.Run(name[1:], func(t *testing.T) {
+				c := &crowd{cluster: newCluster(t, 1, "x/client@1 app=client", "y/server@1"), count: count, measure: name}
+				needFlowtables(t, c.Nodes[0])
+				flowtable(t, c.Nodes[0])
+				c.agent = c.Start(t)[0]
+				labtest.WaitReady(t, c.agent)
+				server := c.Hosts["y/server"].Addrs[family]
+				c.stream = c.cluster.stream(t, "x/client", "y/server", server, true)
+				c.finish(t, c.Hosts["x/client"].Addrs[family], count, true)
+				for _, deny := range [][2]string{{"closed", ""}, {"some", ", egress: [{ports: [{protocol: TCP, port: 443}]}]"}} {
+					c.waitForOffload(t, server)
+					c.deny(t, deny[0], labtest.Policy("x", "egress", "{podSelector: {}, policyTypes: [Egress]"+deny[1]+"}"))
+					c.allow(t, deny[0], labtest.Policy("x", "egress", "{podSelector: {}, policyTypes: [Egress], egress: [{}]}"))
 				}
-				c.deny(t, deny[0], labtest.Policy("x", "egress", "{podSelector: {}, policyTypes: [Egress]"+deny[1]+"}"))
-				c.allow(t, deny[0], labtest.Policy("x", "egress", "{podSelector: {}, policyTypes: [Egress], egress: [{}]}"))
-			}
-		})
+			})
+		}
+	}
+}
+
+// waitForOffload waits until a flowtable forwards the stream to server.
+func (c *crowd) waitForOffload(t *testing.T, server netip.Addr) {
+	t.Helper()
+	family := map[bool]string{true: "ipv4", false: "ipv6"}[server.Is4()]
+	if err := labtest.Within(t, func() bool {
+		list, err := c.Nodes[0].Run(t.Context(), "", "conntrack", "-L", "-f", family, "-p", "udp", "-d", server.String())
+		return err == nil && strings.Contains(list, "[OFFLOAD]")
+	}); err != nil {
+		t.Fatal("the stream is not offloaded")
 	}
 }

@@ -19,15 +19,15 @@ import (
 // flowPort is where x/web receives UDP.
 const flowPort = 9002
 
-// needFlowtables skips the test if the kernel has no flowtables, unless FLOWTABLES_REQUIRED
-// is set.
+// needFlowtables skips the test if the kernel has no flowtables, unless KERNEL_REQUIRED is
+// set.
 func needFlowtables(t *testing.T, node *lab.Node) {
 	t.Helper()
 	const probe = "add table inet probe; add flowtable inet probe lo { hook ingress priority 0; devices = { lo }; }; delete table inet probe"
 	_, err := node.Run(t.Context(), probe, "nft", "-f", "-")
 	switch {
 	case err == nil:
-	case os.Getenv("FLOWTABLES_REQUIRED") == "" && (strings.Contains(err.Error(), "No such file or directory") || strings.Contains(err.Error(), "not supported")):
+	case os.Getenv("KERNEL_REQUIRED") == "" && (strings.Contains(err.Error(), "No such file or directory") || strings.Contains(err.Error(), "not supported")):
 		t.Skip("the kernel has no flowtables")
 	default:
 		t.Fatal(err)
