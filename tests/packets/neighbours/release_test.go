@@ -1,12 +1,10 @@
 package neighbours
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,7 +69,7 @@ func TestUpstreamRelease(t *testing.T) {
 	}
 
 	talk = n.talk(t, "y/db", "x/web")
-	r.stop(t)
+	r.stop()
 	n.Expect(t, both...)
 	n.run(t, labtest.AgentBinary+" cleanup")
 	if _, err := n.Nodes[0].Run(t.Context(), "", "nft", "list", "table", "inet", upstreamTable); err == nil {
@@ -102,27 +100,8 @@ type release struct {
 	binary, kubeconfig string
 	api                *apiserver.Server
 
-	process *exec.Cmd
-	ended   chan struct{}
-	log     lockedBuffer
-}
-
-// lockedBuffer is what a process has written so far.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	process *lab.Process
+	written string // by earlier processes
 }
 
 func newRelease(t *testing.T, n node, binary string) *release {
@@ -185,7 +164,7 @@ func (r *release) start(t *testing.T) {
 	r.run(t)
 	if err := labtest.Within(t, func() bool {
 		select {
-		case <-r.ended:
+		case <-r.process.Ended():
 			r.run(t) // as the kubelet does: on a slow machine it may end because it cannot open its queue
 		default:
 		}
@@ -199,33 +178,30 @@ func (r *release) start(t *testing.T) {
 // run starts its process.
 func (r *release) run(t *testing.T) {
 	t.Helper()
-	r.process = exec.Command(r.binary, "--kubeconfig="+r.kubeconfig, "--hostname-override="+r.Nodes[0].Name, "--disable-nri",
+	if r.process != nil {
+		r.written += r.process.Log()
+	}
+	process, err := r.Nodes[0].Start(r.binary, "--kubeconfig="+r.kubeconfig, "--hostname-override="+r.Nodes[0].Name, "--disable-nri",
 		fmt.Sprint("--nfqueue-id=", upstreamQueue), "--metrics-bind-address=127.0.0.1:9081")
-	r.process.Stdout, r.process.Stderr = &r.log, &r.log
-	r.on(t, r.process.Start)
-	process, ended := r.process, make(chan struct{})
-	r.ended = ended
-	go func() { _ = process.Wait(); close(ended) }()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.process = process
 	t.Cleanup(func() {
-		_ = process.Process.Kill()
-		<-ended
+		process.Stop(syscall.SIGKILL)
 		if t.Failed() {
-			t.Logf("log of the upstream agent:\n%s", r.log.String())
+			t.Logf("log of the upstream agent:\n%s", process.Log())
 		}
 	})
 }
 
 // stop ends it. It leaves its table.
-func (r *release) stop(t *testing.T) {
-	t.Helper()
-	if err := r.process.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	<-r.ended
-}
+func (r *release) stop() { r.process.Stop(syscall.SIGTERM) }
 
 // syncs returns how often it has written its table, which it logs before and after.
-func (r *release) syncs() int { return strings.Count(r.log.String(), "Syncing nftables rules") / 2 }
+func (r *release) syncs() int {
+	return strings.Count(r.written+r.process.Log(), "Syncing nftables rules") / 2
+}
 
 // countPassed sends denied packets until the test ends. The result returns how many were answered.
 func (n node) countPassed(t *testing.T) func() int64 {
