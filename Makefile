@@ -65,7 +65,7 @@ PROOF ?= $(PROJECT)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build docs demo test test-all test-unit test-emulated test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak test-mutants test-property test-integration test-vm kernels test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build docs demo test test-all test-unit test-emulated test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak compare test-mutants test-property test-integration test-vm kernels test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^##@ (.*)/\n\1/p; s/^([a-z0-9-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -147,6 +147,9 @@ test-hard: tools ## long attacks with real packets, as root: minutes. With CLUST
 	HARD=1 $(GO) test -v -count 1 -timeout 20m -run '^TestHard' ./tests/packets/netns
 	HARD=1 $(GO) test -v -count 1 -run InjectedErrors ./pkg/kernel/queue
 	$(if $(CLUSTER),$(MAKE) e2e-edges RUN=AtOnce)
+
+compare: packet-tools vm-tools build bench-other ## the truth tables with each of PROVIDERS, as root. With VM_KERNEL=bookworm on that kernel of Debian: docs/testing/comparison.md
+	tests/packets/suite/compare.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) $(or $(PROVIDERS),netns-none netns-kube-router)
 
 test-property: ## the properties of random clusters, 10000 fresh ones of each: minutes
 	PROPERTY_CLUSTERS=$${PROPERTY_CLUSTERS:-10000} PROPERTY_SEED=$${PROPERTY_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')} \

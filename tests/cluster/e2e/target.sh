@@ -67,8 +67,6 @@ provider() {
 	version="kube-network-policies $(git -C "$root" describe --tags --always --dirty 2>/dev/null)"
 	if [[ -z $ours ]]; then
 		echo "${PROVIDER:-$version}"
-	elif [[ -f $state/provider ]]; then
-		cat "$state/provider"
 	elif [[ -f $state/manifest ]]; then
 		echo "$version"
 	else

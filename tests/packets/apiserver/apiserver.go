@@ -13,6 +13,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	pathpkg "path"
 	"reflect"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -42,6 +44,8 @@ func kindsByPath() map[string]*kind {
 		"/api/v1/namespaces": newKind(&corev1.Namespace{}, &corev1.NamespaceList{}),
 		"/api/v1/pods":       newKind(&corev1.Pod{}, &corev1.PodList{}),
 		"/api/v1/nodes":      newKind(&corev1.Node{}, &corev1.NodeList{}),
+		"/api/v1/services":   newKind(&corev1.Service{}, &corev1.ServiceList{}),
+		"/apis/discovery.k8s.io/v1/endpointslices":   newKind(&discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{}),
 		"/apis/networking.k8s.io/v1/networkpolicies": newKind(&networkingv1.NetworkPolicy{}, &networkingv1.NetworkPolicyList{}),
 	}
 }
@@ -186,8 +190,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, bare := strings.CutPrefix(r.URL.Path, WithoutPods)
 	path, namespace := cutNamespace(path)
 	k := s.kinds[path]
-	if k == nil || r.Method != http.MethodGet {
+	switch {
+	case r.Method != http.MethodGet:
 		http.NotFound(w, r)
+		return
+	case k == nil:
+		s.serveOne(w, r, path, namespace)
 		return
 	}
 	if bare && path == "/api/v1/pods" {
@@ -215,6 +223,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		c.watch(from)
 	}
+}
+
+// serveOne serves the object that the last part of the path names.
+func (s *Server) serveOne(w http.ResponseWriter, r *http.Request, path, namespace string) {
+	folder, name := pathpkg.Split(path)
+	k := s.kinds[pathpkg.Clean(folder)]
+	if k == nil {
+		http.NotFound(w, r)
+		return
+	}
+	s.mu.Lock()
+	encoded := k.objects[namespace+"/"+name].encoded
+	s.mu.Unlock()
+	if encoded == nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	_, _ = w.Write(encoded)
 }
 
 // cutNamespace returns the path without a namespace, and the namespace if there is one.

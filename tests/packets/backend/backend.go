@@ -43,24 +43,34 @@ type Backend struct {
 	manifests lab.Manifests
 	agents    []*lab.Agent
 	network   *network
-	rejects   bool // what is denied
+	rejects   bool   // what is denied
+	peers     *peers // in place of agents
 }
 
 // Reject lets the agents answer what they deny.
 const Reject = "--deny=reject"
 
-// New builds the agent and calls Start.
+// New builds the agent, unless the variable AGENT_BINARY names one, and calls Start.
 func New(ctx context.Context, args ...string) (*Backend, error) {
 	folder, err := os.MkdirTemp("", "netpol-netns-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(folder) // running agents keep the binary
-	binary, err := lab.BuildAgent(ctx, folder)
+	binary, err := agentBinary(ctx, folder)
 	if err != nil {
 		return nil, err
 	}
 	return Start(ctx, binary, args...)
+}
+
+// agentBinary returns the agent of the variable AGENT_BINARY, for machines without Go, or else builds it
+// in folder.
+func agentBinary(ctx context.Context, folder string) (string, error) {
+	if binary := os.Getenv("AGENT_BINARY"); binary != "" {
+		return binary, nil
+	}
+	return lab.BuildAgent(ctx, folder)
 }
 
 // Start builds the nodes and starts the agent binary on each, with args as additional
@@ -72,19 +82,25 @@ func Start(ctx context.Context, binary string, args ...string) (_ *Backend, err 
 			b.Close()
 		}
 	}()
-	if b.folder, err = os.MkdirTemp("", "netpol-netns-"); err != nil {
-		return nil, err
-	}
-	if b.manifests, err = lab.NewManifests(b.folder); err != nil {
-		return nil, err
-	}
-	if b.lab, err = lab.New(ctx, lab.Config{Nodes: nodes}); err != nil {
-		return nil, err
-	}
-	if b.network, err = newNetwork(b.lab); err != nil {
+	if err = b.build(ctx); err != nil {
 		return nil, err
 	}
 	return b, b.startAgents(ctx, binary, args)
+}
+
+// build builds the nodes.
+func (b *Backend) build(ctx context.Context) (err error) {
+	if b.folder, err = os.MkdirTemp("", "netpol-netns-"); err != nil {
+		return err
+	}
+	if b.manifests, err = lab.NewManifests(b.folder); err != nil {
+		return err
+	}
+	if b.lab, err = lab.New(ctx, lab.Config{Nodes: nodes}); err != nil {
+		return err
+	}
+	b.network, err = newNetwork(b.lab)
+	return err
 }
 
 func (b *Backend) startAgents(ctx context.Context, binary string, args []string) error {
@@ -108,18 +124,21 @@ func (b *Backend) startAgents(ctx context.Context, binary string, args []string)
 	return nil
 }
 
-// Supports returns everything, but silent drops from agents that reject. The kernel may lack SCTP
-// sockets, so an SCTP connection ends with the answer to its first packet.
+// Supports returns everything, but silent drops from agents that reject, and of peers only what
+// NetworkPolicy says. The kernel may lack SCTP sockets, so an SCTP connection ends with the answer to
+// its first packet.
 func (b *Backend) Supports() netpol.Support {
 	supported := netpol.Support{
 		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},
 		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
-		Features: []netpol.Feature{
-			netpol.Services, netpol.NodePorts, netpol.LoadBalancers, netpol.HostNetwork, netpol.OutsideHosts, netpol.CutsEstablished,
-			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields,
-		},
-		Nodes: nodes,
+		Features:  []netpol.Feature{netpol.Services, netpol.NodePorts, netpol.LoadBalancers, netpol.HostNetwork, netpol.OutsideHosts},
+		Nodes:     nodes,
 	}
+	if b.peers != nil {
+		return supported
+	}
+	supported.Features = append(supported.Features, netpol.CutsEstablished,
+		netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields)
 	supported.Features = slices.AppendSeq(supported.Features, maps.Keys(netpol.Proposals))
 	if !b.rejects {
 		supported.Features = append(supported.Features, netpol.SilentDrops)
@@ -137,6 +156,9 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 
 // write writes all objects into one file, which agents read as a whole.
 func (b *Backend) write(state *netpol.State) error {
+	if b.peers != nil {
+		return b.publish(state)
+	}
 	var objects []runtime.Object
 	for _, node := range b.Nodes() {
 		objects = append(objects, node)
@@ -189,6 +211,11 @@ func (b *Backend) InForce(ctx context.Context) ([]Changes, error) {
 
 // Probe tries all connections, many of them concurrently.
 func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
+	if b.peers != nil {
+		if err := b.peers.running(); err != nil {
+			return nil, err
+		}
+	}
 	return b.network.probe(ctx, connections)
 }
 
@@ -203,6 +230,9 @@ func (b *Backend) Logs() string {
 
 // Close stops the agents and removes the nodes.
 func (b *Backend) Close() error {
+	if b.peers != nil {
+		b.peers.stop()
+	}
 	if b.lab != nil {
 		b.lab.Close()
 	}

@@ -7,7 +7,8 @@
 //	go run ./tests/packets/suite -backend netns-asking
 //
 // With the agents of netns-asking the kernel remembers no verdicts. Those of netns-rejecting answer
-// what they deny.
+// what they deny. netns-upstream and netns-kube-router have the agents of others, from PATH, and
+// netns-none has none: make compare.
 package main
 
 import (
@@ -23,7 +24,7 @@ func main() { command().Main() }
 
 // command returns the command with the backends of this project.
 func command() suite.Command {
-	return suite.Command{
+	c := suite.Command{
 		Default: "simulated",
 		Backends: map[string]suite.NewBackend{
 			"simulated":       func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Compiled), nil },
@@ -34,4 +35,8 @@ func command() suite.Command {
 		},
 		Reference: simulated.New(simulated.Compiled),
 	}
+	for name, peer := range backend.Peers {
+		c.Backends["netns-"+name] = func(ctx context.Context) (netpol.Backend, error) { return backend.StartPeer(ctx, peer) }
+	}
+	return c
 }

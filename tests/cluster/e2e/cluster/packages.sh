@@ -10,14 +10,13 @@ declare -A package=(
 	# In the image that the end-to-end tests run.
 	[busybox]=busybox-static [curl]=curl [dig]=bind9-dnsutils [getent]=libc-bin [wget]=wget [nc.openbsd]=netcat-openbsd
 )
-[[ $PROXY != ipvs && -z ${PROVIDER:-} ]] || package[ipset]=ipset
+[[ $PROXY != ipvs ]] || package[ipset]=ipset
 missing() {
 	local program
 	for program in "${!package[@]}"; do
 		command -v "$program" >/dev/null || echo "${package[$program]}"
 	done
 	[[ -x /usr/lib/cni/ptp ]] || echo containernetworking-plugins
-	[[ -f /etc/protocols || -z ${PROVIDER:-} ]] || echo netbase
 }
 
 wanted=$(missing)

@@ -9,9 +9,6 @@ settings
 [[ $CNI != flannel* || $SUBNETS == 1 ]] || die "CNI=$CNI: flannel has one pod subnet for each node, so SUBNETS must be 1"
 [[ $CNI != flannel-vxlan ]] || has_vxlan || die "CNI=flannel-vxlan: this kernel has no VXLAN (the module vxlan)"
 manifest=${AGENT:-install.yaml} # of the repository, or none
-provider=${PROVIDER:-}          # another provider of network policies
-[[ $provider =~ ^(kube-router)?$ ]] || die "PROVIDER=$provider: must be kube-router"
-[[ -z $provider || $manifest == none ]] || die "PROVIDER=$provider: a cluster has one provider, so AGENT must be none"
 
 new=
 [[ -d $state ]] || new=1
@@ -146,6 +143,5 @@ for node in $nodes; do
 	mv "$state/$node/traces.new" "$state/$node/traces"
 done
 [[ $manifest == none ]] || "$here/agent.sh" "$manifest"
-[[ -z $provider ]] || "$here/provider.sh" "$provider"
 kubectl -n kube-system rollout status deployment/coredns --timeout 120s >/dev/null
-say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, pod subnets $SUBNETS, agent $manifest${provider:+, $provider}"
+say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, pod subnets $SUBNETS, agent $manifest"

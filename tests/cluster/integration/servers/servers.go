@@ -58,12 +58,13 @@ var (
 		module:   "github.com/coredns/coredns",
 		programs: map[string]string{"coredns": "."},
 	}
-	// KubeRouter also implements NetworkPolicy: the truth tables are run on it for comparison.
+	// KubeRouter also implements NetworkPolicy: the truth tables are run on it for comparison. It is
+	// the one of K3s, whose go.sum has the checksums of its module.
 	KubeRouter = Release{
 		folder:   "kube-router",
 		name:     "kube-router",
 		module:   "github.com/cloudnativelabs/kube-router/v2",
-		programs: map[string]string{"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+		programs: map[string]string{"kube-router": "."},
 	}
 	// Flannel is the network that policy-only agents are most often used with. Its backend udp, which
 	// is not used here, is in C.
