@@ -28,7 +28,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -83,8 +82,6 @@ type Objects struct {
 	Skipped []Skipped // kinds and files that were not read
 	// Warnings say what is wrong with the files, with file and line, in the order of the files.
 	Warnings []string
-	// Deprecated is what kustomize says of deprecated fields, each once.
-	Deprecated []string
 	// Unmatched are the patterns of Options.Exclude that match nothing.
 	Unmatched []string
 	// Replaced are the objects that a later path replaced, "Kind namespace/name", sorted.
@@ -250,16 +247,10 @@ func readAll(paths []string, stdin io.Reader, options Options) (*Objects, []erro
 	if c.charts > 0 {
 		r.skipped["Helm chart (--helm renders one)"] = c.charts
 	}
-	if c.components > 0 {
-		r.skipped["kustomize Component that no kustomization has"] = c.components
-	}
 	if len(errs) == 0 && len(r.objects) == 0 && !(options.OnlyOthers && len(r.skipped) > 0) {
 		errs = append(errs, fmt.Errorf("no object to read: %w", errNothing(r.skipped)))
 	}
 	o := r.cluster()
-	for _, message := range slices.Sorted(maps.Keys(c.deprecated)) {
-		o.Deprecated = append(o.Deprecated, fmt.Sprintf("%s (in %s)", message, words.Count(len(c.deprecated[message]), "kustomization", "kustomizations")))
-	}
 	for _, pattern := range options.Exclude {
 		if !c.excludes[pattern] && len(errs) == 0 {
 			o.Unmatched = append(o.Unmatched, pattern)

@@ -42,18 +42,14 @@ type collector struct {
 	kustomizations map[string]int
 	// built has, of the folders with a kustomization, whether kustomize could build them, and read
 	// the real paths of what it read.
-	built map[string]bool
-	read  map[string]bool
-	// deprecated are the kustomizations with something deprecated, by what kustomize says of it.
-	deprecated map[string]map[string]bool
-	charts     int // Helm charts below the given directories, which are not read
-	// components are kustomize's below what was built, without policies and in nothing built.
-	components int
-	excludes   map[string]bool // patterns that match something
+	built    map[string]bool
+	read     map[string]bool
+	charts   int             // Helm charts below the given directories, which are not read
+	excludes map[string]bool // patterns that match something
 }
 
 func collect(paths []string, stdin io.Reader, options Options) *collector {
-	c := &collector{options: options, paths: paths, built: map[string]bool{}, seen: map[string]bool{}, kustomizations: map[string]int{}, read: map[string]bool{}, deprecated: map[string]map[string]bool{}, excludes: map[string]bool{}}
+	c := &collector{options: options, paths: paths, built: map[string]bool{}, seen: map[string]bool{}, kustomizations: map[string]int{}, read: map[string]bool{}, excludes: map[string]bool{}}
 	for _, pattern := range options.Exclude {
 		if _, err := path.Match(pattern, ""); err != nil {
 			c.fail("pattern %q: %w", pattern, err)
@@ -136,7 +132,7 @@ func (c *collector) build(folder string, found bool) {
 		return
 	}
 	c.seen[filepath.Clean(folder)] = true
-	files, left, err := build(folder, c.read, c.deprecated)
+	files, left, err := build(folder, c.read)
 	c.errs = append(c.errs, left...)
 	c.built[folder], c.kustomizations[folder] = err == nil, c.order
 	if err != nil && found {

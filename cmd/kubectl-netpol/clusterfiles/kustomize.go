@@ -30,15 +30,14 @@ func isKustomization(name string) bool {
 }
 
 // build returns the objects of the kustomization in a folder, each as a file of its own. It adds the
-// real paths of the files that kustomize reads to read, and those that have something deprecated to
-// deprecated, by what kustomize says of it. It reads only local files and starts no
+// real paths of the files that kustomize reads to read. It reads only local files and starts no
 // programs. left says which remote parts are left out.
-func build(folder string, read map[string]bool, deprecated map[string]map[string]bool) (files []file, left []error, err error) {
+func build(folder string, read map[string]bool) (files []file, left []error, err error) {
 	real, err := realPath(folder)
 	if err != nil {
 		return nil, nil, err
 	}
-	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder, read: read, deprecated: deprecated}
+	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder, read: read}
 	built, err := run(disk, real)
 	switch {
 	case disk.refused != nil: // kustomize may have treated the refusal as a missing file
@@ -67,8 +66,8 @@ func realPath(path string) (string, error) {
 	return filepath.EvalSymlinks(real)
 }
 
-// run calls kustomize and turns its panics, which some inputs cause, into errors. What it says of
-// deprecated fields, in each kustomization that it reads, is kept from standard error: the disk notes it.
+// run calls kustomize and turns its panics, which some inputs cause, into errors. What it prints of
+// deprecated fields, again for each kustomization, is not about policies.
 func run(disk filesys.FileSystem, folder string) (built resmap.ResMap, err error) {
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
 		stderr := os.Stderr
@@ -108,7 +107,6 @@ type localDisk struct {
 	refused     error
 	left        []error         // about what is left out
 	read        map[string]bool // what was read
-	deprecated  map[string]map[string]bool
 }
 
 func (d *localDisk) ReadFile(path string) ([]byte, error) {
@@ -119,7 +117,6 @@ func (d *localDisk) ReadFile(path string) ([]byte, error) {
 	if err != nil || !isKustomization(filepath.Base(path)) {
 		return data, err
 	}
-	d.noteDeprecated(path, data)
 	line, rest, err := refuseKustomization(data)
 	if err != nil {
 		at := Position{path, line}
@@ -140,25 +137,6 @@ func (d *localDisk) ReadFile(path string) ([]byte, error) {
 		return noteOrigins(data)
 	}
 	return data, nil
-}
-
-// noteDeprecated notes what is deprecated in a kustomization.
-func (d *localDisk) noteDeprecated(path string, data []byte) {
-	var k types.Kustomization
-	if k.Unmarshal(data) != nil {
-		return // a fault, which is reported
-	}
-	messages := k.CheckDeprecatedFields()
-	if messages == nil {
-		return
-	}
-	for _, message := range *messages {
-		message = strings.TrimPrefix(message, "# Warning: ")
-		if d.deprecated[message] == nil {
-			d.deprecated[message] = map[string]bool{}
-		}
-		d.deprecated[message][path] = true
-	}
 }
 
 // withoutRemote returns a kustomization without its remote resources and components.

@@ -156,16 +156,14 @@ func TestPoliciesInNoKustomization(t *testing.T) {
 	folder(t, files)
 	want := []string{
 		"k/base/more/a.yaml:3: no kustomization that was built has this file, nor 1 other file of policies in its folder: passed over",
-		"k/components/np/kustomization.yaml:2: this Component, with 2 files of policies, is in no kustomization that was built: passed over",
+		"k/components/np/deny.yaml:2: no kustomization that was built has this file of policies: passed over",
+		"k/components/np/more/more.yaml:2: no kustomization that was built has this file of policies: passed over",
 		"k/overlays/prod/policy.yaml:2: no kustomization that was built has this file of policies: passed over",
 	}
 	for _, path := range []string{"k", "."} {
 		o, err := Read([]string{path}, nil, Options{})
 		if err != nil || !slices.Equal(o.Warnings, want) {
 			t.Errorf("-f %s: got %v %q", path, err, o.Warnings)
-		}
-		if got := o.Notes(); !slices.Contains(got, "Passed over: 1 kustomize Component that no kustomization has") {
-			t.Errorf("-f %s: got %q", path, got)
 		}
 	}
 	o, err := Read([]string{"k"}, nil, Options{Exclude: []string{"overlays", "components/np", "more"}})
@@ -207,7 +205,7 @@ func TestPlurals(t *testing.T) {
 	for what, want := range map[string]string{
 		"ConfigMap": "2 ConfigMaps", "NetworkPolicy (projectcalico.org)": "2 NetworkPolicies (projectcalico.org)", "Ingress": "2 Ingresses",
 		"Gateway": "2 Gateways", "Endpoints": "2 Endpoints", "Patch": "2 Patches", "file without apiVersion and kind": "2 files without apiVersion and kind",
-		"Helm chart (--helm renders one)": "2 Helm charts (--helm renders one)", "kustomize Component that no kustomization has": "2 kustomize Components that no kustomization has",
+		"Helm chart (--helm renders one)": "2 Helm charts (--helm renders one)",
 	} {
 		if got := (Skipped{what, 2}).String(); got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -243,27 +241,5 @@ func TestRemoteResourcesAreLeftOut(t *testing.T) {
 		if _, err := Read([]string{path}, nil, Options{Strict: true}); err == nil || !strings.Contains(err.Error(), "is not a local path") {
 			t.Errorf("%s: strict: got %v", path, err)
 		}
-	}
-}
-
-// What kustomize says of deprecated fields is a note, once for all kustomizations, and not an error.
-func TestDeprecatedFieldsAreNotedOnce(t *testing.T) {
-	files := map[string]string{"k/base/kustomization.yaml": "resources: [web.yaml]\ncommonLabels: {a: b}\n", "k/base/web.yaml": web}
-	for _, overlay := range []string{"one", "two"} {
-		files["k/"+overlay+"/kustomization.yaml"] = "bases: [../base]\nnamespace: " + overlay + "\ncommonLabels: {c: d}\n"
-	}
-	folder(t, files)
-	o, err := Read([]string{"k"}, nil, Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := strings.Join(o.Notes(), "\n")
-	for _, want := range []string{"'bases' is deprecated. Please use 'resources' instead. Run 'kustomize edit fix' to update your Kustomization automatically. (in 2 kustomizations)", "Deprecated: 'commonLabels' is deprecated."} {
-		if strings.Count(got, want) != 1 {
-			t.Errorf("got\n%s\nwant once %s", got, want)
-		}
-	}
-	if !strings.Contains(got, "(in 3 kustomizations)") {
-		t.Errorf("got\n%s", got)
 	}
 }

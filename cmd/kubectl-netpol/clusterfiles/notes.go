@@ -22,9 +22,6 @@ func (o *Objects) Notes() []string {
 	if more := len(o.Warnings) - mostWarnings; more > 0 {
 		note("Warning: %d more; --strict shows all, as errors", more)
 	}
-	for _, message := range o.Deprecated {
-		note("Deprecated: %s", message)
-	}
 	for _, pattern := range o.Unmatched {
 		note("Excluded nothing: no name or path in the directories matches %q", pattern)
 	}

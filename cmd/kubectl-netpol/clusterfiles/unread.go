@@ -8,14 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/kustomize/api/types"
-
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/helmchart"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
 )
 
-// unread warns of policies in the folders with kustomizations that kustomize did not read: a
-// Component, or a file, that no kustomization has is easily taken for one that is in force.
+// unread warns of policies in the folders with kustomizations that kustomize did not read: those of a
+// file, or of a Component, that no kustomization has are easily taken for ones that are in force.
 func (c *collector) unread() {
 	known := map[string]bool{}
 	for _, folder := range slices.Sorted(maps.Keys(c.kustomizations)) {
@@ -34,14 +32,6 @@ func (c *collector) unreadBelow(folder string, known map[string]bool) {
 	}
 	known[real] = true
 	files, folders := c.manifestsIn(folder)
-	if component, isComponent := c.unusedComponent(files); isComponent {
-		if n := c.withPolicies(folder, files, folders, map[string]bool{}); n > 0 {
-			c.warn(component, "this Component, with %s, is in no kustomization that was built", words.Count(n, "file of policies", "files of policies"))
-		} else {
-			c.components++
-		}
-		return
-	}
 	c.warnOfFiles(files)
 	for _, below := range folders {
 		c.unreadBelow(below, known)
@@ -83,25 +73,11 @@ func (c *collector) manifestsIn(folder string) (files, folders []string) {
 		case err != nil || strings.HasPrefix(e.Name(), ".") || c.excluded(name):
 		case info.IsDir() && !has(name, helmchart.IsFile):
 			folders = append(folders, name)
-		case info.Mode().IsRegular() && (isManifest(name) || isKustomization(e.Name())):
+		case info.Mode().IsRegular() && isManifest(name):
 			files = append(files, name)
 		}
 	}
 	return files, folders
-}
-
-// unusedComponent returns the place of a Component among the files of a folder that was not built.
-func (c *collector) unusedComponent(files []string) (Position, bool) {
-	i := slices.IndexFunc(files, func(name string) bool { return isKustomization(filepath.Base(name)) })
-	if i < 0 || c.wasRead(files[i]) {
-		return Position{}, false
-	}
-	data, err := os.ReadFile(files[i])
-	if err != nil {
-		return Position{}, false
-	}
-	k, err := parseKustomization(data)
-	return Position{files[i], lineWith(data, types.ComponentKind)}, err == nil && k.Kind == types.ComponentKind
 }
 
 func (c *collector) wasRead(name string) bool {
@@ -123,24 +99,4 @@ func (c *collector) policyLine(name string) int {
 		return 0
 	}
 	return 1 + strings.Count(string(data[:at[0]]), "\n")
-}
-
-// withPolicies counts the files with policies in a folder and below that were not read.
-func (c *collector) withPolicies(folder string, files, folders []string, known map[string]bool) int {
-	real, err := realPath(folder)
-	if err != nil || known[real] {
-		return 0
-	}
-	known[real] = true
-	n := 0
-	for _, name := range files {
-		if c.policyLine(name) > 0 {
-			n++
-		}
-	}
-	for _, below := range folders {
-		files, folders := c.manifestsIn(below)
-		n += c.withPolicies(below, files, folders, known)
-	}
-	return n
 }
