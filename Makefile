@@ -65,7 +65,7 @@ PROOF ?= $(PROJECT)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build docs demo test test-all test-unit test-emulated test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets conformance-report test-netns test-hard soak compare test-mutants test-property test-integration test-vm kernels test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build docs demo test test-all test-unit test-emulated test-scenarios test-conformance test-packets test-monitoring test-view test-peer test-image test-conformance-packets conformance-report test-netns test-hard soak compare test-mutants test-property test-integration test-vm kernels test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint house fuzz bench bench-other pictures view-picture manifests image netpol release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^##@ (.*)/\n\1/p; s/^([a-z0-9-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -120,6 +120,10 @@ test-monitoring: tools monitoring-tools ## metrics, alerts and dashboard with a 
 
 test-view: view-tools ## the page of kubectl netpol view in a browser, Chromium
 	cd tests/repository/view && $(GO) test -count 1 ./...
+
+test-peer: ## compare kubectl netpol with another program: PEER=FOLDER, a checkout of cyclonus or of netpol-analyzer
+	@test -d "$(PEER)" || { echo "PEER=FOLDER: a checkout of cyclonus or of netpol-analyzer"; exit 1; }
+	cd $(PLUGIN) && PEER="$(abspath $(PEER))" $(GO) test -count 1 -v -run '^TestPeer$$' .
 
 test-image: image-tools ## the Dockerfile built by buildah from base images of Debian's packages, as root and without Docker
 	$(GO) test -v -count 1 -timeout 30m ./tests/cluster/image
