@@ -1,17 +1,18 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // applied returns the cluster after changes were applied to it by name, as by kubectl
@@ -24,8 +25,8 @@ func applied(cluster, changes clusterstate.Input, assumed []string) clusterstate
 		changes.Pods = withoutAddresses(changes.Pods, assumed)
 	}
 	after := cluster
-	after.Policies = append(withoutNamed(cluster.Policies, changes.Policies), changes.Policies...)
-	after.CIDRGroups = replacedGroups(cluster.CIDRGroups, changes.CIDRGroups)
+	after.Policies = replacing(cluster.Policies, changes.Policies)
+	after.CIDRGroups = replacing(cluster.CIDRGroups, changes.CIDRGroups)
 	after.Namespaces = labelled(cluster.Namespaces, changes.Namespaces)
 	after.Nodes = labelled(cluster.Nodes, changes.Nodes)
 	after.Pods = appliedPods(cluster.Pods, changes.Pods)
@@ -39,14 +40,6 @@ func (o *options) toBePlaced(changes *clusterfiles.Objects, live bool) []string 
 		return nil
 	}
 	return changes.Unaddressed
-}
-
-// replacedGroups returns groups with changes in place of those with the same names.
-func replacedGroups(groups, changes []*proposed.CIDRGroup) []*proposed.CIDRGroup {
-	kept := slices.DeleteFunc(slices.Clone(groups), func(g *proposed.CIDRGroup) bool {
-		return slices.ContainsFunc(changes, func(change *proposed.CIDRGroup) bool { return change.Name == g.Name })
-	})
-	return append(kept, changes...)
 }
 
 // withoutAddresses returns pods, those of names without addresses.
@@ -93,10 +86,10 @@ func replaced(cluster, changes clusterstate.Input, namespace string) clusterstat
 	after := changes
 	if len(changes.Pods) == 0 {
 		after = cluster
-		after.CIDRGroups = replacedGroups(cluster.CIDRGroups, changes.CIDRGroups)
+		after.CIDRGroups = replacing(cluster.CIDRGroups, changes.CIDRGroups)
 	}
 	after.Pods = renamed(after.Pods, cluster.Pods)
-	after.Policies = append(withoutNamed(kept, changes.Policies), changes.Policies...)
+	after.Policies = replacing(kept, changes.Policies)
 	return after
 }
 
@@ -125,18 +118,21 @@ func renamed(pods, others []*corev1.Pod) []*corev1.Pod {
 	return all
 }
 
-// withoutNamed returns policies without those that have the name of a replacement.
-func withoutNamed(policies, replacements []compile.Object) []compile.Object {
-	type key struct {
-		kind            *compile.Kind
-		namespace, name string
+// replacing returns objects with changes in the place of those of the same kind and name.
+func replacing[O metav1.Object](objects, changes []O) []O {
+	key := func(o O) [4]string {
+		key := [4]string{fmt.Sprintf("%T", o), "", o.GetNamespace(), o.GetName()}
+		if u, ok := any(o).(*unstructured.Unstructured); ok {
+			key[1] = u.GetKind()
+		}
+		return key
 	}
-	keyOf := func(p compile.Object) key { return key{compile.KindOf(p), p.GetNamespace(), p.GetName()} }
-	named := map[key]bool{}
-	for _, p := range replacements {
-		named[keyOf(p)] = true
+	replaced := map[[4]string]bool{}
+	for _, o := range changes {
+		replaced[key(o)] = true
 	}
-	return slices.DeleteFunc(slices.Clone(policies), func(p compile.Object) bool { return named[keyOf(p)] })
+	kept := slices.DeleteFunc(slices.Clone(objects), func(o O) bool { return replaced[key(o)] })
+	return append(kept, changes...)
 }
 
 // clusterScoped is a Namespace or a Node.

@@ -37,6 +37,8 @@ func TestAssertExitCodes(t *testing.T) {
 		{"all faults", expectations("expect: deny"), "assert missing.yaml - -f shop", 2, "", "-:4: expectations[0].from: is missing"},
 		{"no such manifests", expectations(holds), "assert - -f missing", 2, "", "missing: no such file"},
 		{"a pod that does not exist", expectations("from: shop/wbe, to: shop/db, port: 1, expect: deny"), "assert - -f shop", 2, "", `-:4: expectations[0].from: no pod "shop/wbe"`},
+		{"a workload that does not exist", expectations("from: shop/sts/web, to: shop/db, port: 1, expect: deny"), "assert - -f shop", 2, "", "-:4: expectations[0].from: no pod of sts/web in namespace shop; there are those of"},
+		{"a workload by its name", expectations("from: {namespace: shop, except: [shop/api]}, to: shop/db, port: 5432, expect: deny"), "assert - -f shop", 0, "all hold", ""},
 		{"another output", expectations(holds), "assert - -f shop -o yaml", 2, "", "--output=yaml: must be one of text, json, junit, github"},
 		{"one standard input", expectations(holds), "assert - -f -", 2, "", "the standard input can be read once"},
 		{"domain names", expectations(holds), "assert - -f shop -f admin.yaml", 0, "all hold", "Not known: what is allowed by domain names"},

@@ -26,7 +26,7 @@ func (m *matrixOptions) matrixIfEnforced(c *reachability.Cluster, port reachabil
 	}
 	translated := m.services.translated()
 	names := reachability.Names{Pod: workloadOf, Addresses: reachability.ExternalRanges(translated, c, enforced)}
-	d, err := reachability.CompareAs(names, c, enforced, spans, reachability.ExternalAddressesExcept(translated, c, enforced), family, m.namespaces()...)
+	d, err := reachability.Compare(names, c, enforced, spans, reachability.ExternalAddresses(translated, c, enforced), family, m.namespaces()...)
 	return d.Changes, err
 }
 
@@ -45,7 +45,11 @@ func ifEnforcedLines(changes []reachability.Change) []string {
 	var lines []string
 	for i := range changes {
 		for _, l := range changeLines(&changes[i]) {
-			lines = append(lines, fmt.Sprintf("If audited policies were enforced, %s %s: %s -> %s", join(changes[i].Traffic), l.what, shorten(l.from), shorten(l.to)))
+			line := fmt.Sprintf("If audited policies were enforced, %s %s: %s -> %s", join(changes[i].Traffic), l.what, shorten(l.from), shorten(l.to))
+			if len(l.by) > 0 {
+				line += ", by " + shorten(l.by)
+			}
+			lines = append(lines, line)
 		}
 	}
 	return lines

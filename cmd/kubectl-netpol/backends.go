@@ -244,34 +244,26 @@ func (f *sideFinder) notOfService(name string, side *reachability.Side, port rea
 	return []string{fmt.Sprintf("service %s/%s has no port %s, and drops such packets; it has %s. What is answered is about that port of what stands behind it", s.Namespace, s.Name, trafficName(port), strings.Join(servicePorts(s.Spec.Ports), ", "))}
 }
 
-// Behind implements intent.Services.
-func (f *sideFinder) Behind(name string, port reachability.Port) ([]reachability.Endpoint, reachability.Port, string, error) {
+// Server implements intent.Names.
+func (f *sideFinder) Server(name string, port reachability.Port) (side reachability.Side, at reachability.Port, of string, err error) {
 	t, err := f.translation(name, port)
-	if t == nil || err != nil {
-		return nil, port, "", cmp.Or(err, f.unused(name))
+	if err != nil {
+		return side, port, "", err
 	}
-	side, at, _, err := f.findAt(name, port)
-	return side.Members, at, t.of(), err
+	if t != nil {
+		of = t.of()
+	}
+	side, at, _, err = f.findAt(name, port)
+	return side, at, of, err
 }
 
-// Client implements intent.Services.
-func (f *sideFinder) Client(address string) (endpoints []reachability.Endpoint, of string, err error) {
-	side, notes, err := f.findClient(address)
-	if s := f.serviceAt(address); notes != nil {
+// Client implements intent.Names.
+func (f *sideFinder) Client(name string) (side reachability.Side, of string, err error) {
+	side, notes, err := f.findClient(name)
+	if s := f.serviceAt(name); notes != nil {
 		of = "service " + s.Namespace + "/" + s.Name
 	}
-	return side.Members, of, err
-}
-
-// Outside implements intent.Services.
-func (f *sideFinder) Outside() []reachability.Endpoint {
-	return f.cluster.Outside(reachability.FirstCommon, f.services.translated()).Members
-}
-
-// Named implements intent.Services.
-func (f *sideFinder) Named(namespace, name string) ([]reachability.Endpoint, error) {
-	side, err := f.serviceSide(namespace, name)
-	return side.Members, err
+	return side, of, err
 }
 
 // serviceSide returns the pods behind a Service with its target ports.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/words"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
 type checkOptions struct {
@@ -156,7 +157,7 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 			return nil, fmt.Errorf("--baseline: %w", err)
 		}
 	}
-	in, files, refused, err := c.load(ctx, stdin)
+	in, refused, err := c.load(ctx, stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +166,7 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 	}
 	in.ServiceCIDRs = append(in.ServiceCIDRs, ranges...)
 	done := c.progress("Checking " + words.Count(len(in.Policies), "policy", "policies"))
-	r := newReport(in, files, c.disabled)
+	r := newReport(in, c.objects, c.disabled)
 	done()
 	if !slices.Contains(c.disabled, lint.Refused) {
 		r.addRefused(refused)
@@ -191,64 +192,49 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 	return r, nil
 }
 
-// load returns what rules look at, and the files that it is from, nil for a live cluster, with
-// what API servers refuse of them.
-func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *clusterfiles.Objects, []*clusterfiles.Refused, error) {
-	if len(c.files) > 0 {
-		var err error
-		if c.ranges, err = parseRanges("pod-cidr", c.podCIDRs); err != nil {
-			return lint.Input{}, nil, nil, err
+// load returns what rules look at, and what API servers refuse of the files that it is from.
+func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, []*clusterfiles.Refused, error) {
+	if len(c.files) == 0 {
+		c.templates = true
+		in, err := c.live(ctx)
+		if c.services.limit != "" {
+			c.limits = append(c.limits, c.services.limit+": mistakes that they show are not found")
 		}
-		done := c.progress("Reading files")
-		files, refused, err := clusterfiles.ReadValid(c.files, stdin, c.reading())
-		done()
-		if err != nil {
-			return lint.Input{}, nil, nil, err
-		}
-		c.leaveOutDisabled(files)
-		c.printNotes(files)
-		services := servicesIn(files)
-		return lint.Input{
-			Features:     c.features,
-			Namespaces:   files.Namespaces,
-			Pods:         files.Pods,
-			Nodes:        files.Nodes,
-			Workloads:    files.Workloads,
-			PodRanges:    c.ranges,
-			CIDRGroups:   files.CIDRGroups,
-			Services:     files.Services,
-			Behind:       services.backends,
-			ServiceCIDRs: services.ranges,
-			Exposing:     files.Exposing,
-			Policies:     files.Policies,
-			Partial:      true,
-
-			AssumedNamespaces: files.AssumedNamespaces,
-
-			Controllers: files.CustomResources,
-		}, files, refused, nil
+		return c.lintInput(in), nil, err
 	}
-	c.templates = true
-	live, err := c.live(ctx)
+	var err error
+	if c.ranges, err = parseRanges("pod-cidr", c.podCIDRs); err != nil {
+		return lint.Input{}, nil, err
+	}
+	done := c.progress("Reading files")
+	files, refused, err := clusterfiles.ReadValid(c.files, stdin, c.reading())
+	done()
 	if err != nil {
-		return lint.Input{}, nil, nil, err
+		return lint.Input{}, nil, err
 	}
-	if c.services.limit != "" {
-		c.limits = append(c.limits, c.services.limit+": mistakes that they show are not found")
+	c.take(files)
+	return c.lintInput(c.input(files)), refused, nil
+}
+
+// lintInput returns what rules look at of a cluster that was read.
+func (o *options) lintInput(in clusterstate.Input) lint.Input {
+	all := lint.Input{
+		Features:     in.Features,
+		Namespaces:   in.Namespaces,
+		Pods:         in.Pods,
+		Nodes:        in.Nodes,
+		Workloads:    o.workloads,
+		PodRanges:    o.ranges,
+		CIDRGroups:   in.CIDRGroups,
+		Services:     o.services.list,
+		Behind:       o.services.backends,
+		ServiceCIDRs: o.services.ranges,
+		Exposing:     o.exposing,
+		Policies:     in.Policies,
+		Partial:      o.objects != nil || len(o.limits) > 0,
 	}
-	return lint.Input{
-		Features:     live.Features,
-		Namespaces:   live.Namespaces,
-		Pods:         live.Pods,
-		Nodes:        live.Nodes,
-		Workloads:    c.workloads,
-		PodRanges:    c.ranges,
-		CIDRGroups:   live.CIDRGroups,
-		Services:     c.services.list,
-		Behind:       c.services.backends,
-		ServiceCIDRs: c.services.ranges,
-		Exposing:     c.exposing,
-		Policies:     live.Policies,
-		Partial:      len(c.limits) > 0,
-	}, nil, nil, nil
+	if o.objects != nil {
+		all.AssumedNamespaces, all.Controllers = o.objects.AssumedNamespaces, o.objects.CustomResources
+	}
+	return all
 }

@@ -189,9 +189,9 @@ func TestConvertedPoliciesDecideTheSame(t *testing.T) {
 func sameDecisions(t *testing.T, seed uint64, before, after clusterstate.Input) {
 	t.Helper()
 	b, a := reachability.New(before), reachability.New(after)
-	addresses := slices.Concat(reachability.ExternalAddresses(b, a), reachability.NodeAddresses(b, a))
+	addresses := slices.Concat(reachability.ExternalAddresses(reachability.Translated{}, b, a), reachability.NodeAddresses(b, a))
 	for _, family := range []reachability.Family{reachability.FirstCommon, reachability.IPv6} {
-		d, err := reachability.Compare(b, a, reachability.PortRanges(b, a), addresses, family)
+		d, err := reachability.Compare(reachability.Names{}, b, a, reachability.PortRanges(b, a), addresses, family)
 		if err != nil {
 			t.Fatal(err)
 		}

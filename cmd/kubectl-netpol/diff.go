@@ -149,7 +149,7 @@ func (d *diffOptions) compare(before, after *reachability.Cluster) (reachability
 		return reachability.Difference{}, err
 	}
 	names := reachability.Names{Pod: workloadOf, Addresses: compared.ranges}
-	difference, err := reachability.CompareAs(names, before, after, spans, compared.addresses, family, d.namespaces()...)
+	difference, err := reachability.Compare(names, before, after, spans, compared.addresses, family, d.namespaces()...)
 	difference.Services = compared.services
 	if err == nil && difference.Pods+len(difference.OnlyBefore)+len(difference.OnlyAfter) == 0 {
 		err = fmt.Errorf("no pods%s: there is nothing to compare", inNamespace(d.namespace))
@@ -230,7 +230,7 @@ func (d *diffOptions) compareServices(before, after *reachability.Cluster, input
 		d.services = services
 	} else {
 		d.services.add(&services)
-		exposing = exposingAfter(d.exposing, exposing)
+		exposing = replacing(d.exposing, exposing)
 	}
 	was := d.exposed(before, inputBefore, &d.servicesBefore, d.exposing, nil)
 	is := d.exposed(after, inputAfter, &d.services, exposing, nil)
@@ -271,14 +271,6 @@ func (d *diffOptions) changes(path string, stdin io.Reader) (objects *clusterfil
 	}
 	d.printNotes(objects)
 	return objects, assumed, nil
-}
-
-// namespaces returns the namespaces whose connections are compared, or none for all.
-func (d *diffOptions) namespaces() []string {
-	if d.namespace == "" {
-		return nil
-	}
-	return []string{d.namespace}
 }
 
 // spans returns the traffic to compare.

@@ -24,7 +24,7 @@ func (d *diffOptions) comparedAddresses(before, after *reachability.Cluster) (c 
 	}
 	translated := reachability.NewTranslated(slices.Concat(d.servicesBefore.list, d.services.list), slices.Concat(d.servicesBefore.ranges, d.services.ranges))
 	c.ranges = reachability.ExternalRanges(translated, before, after)
-	c.addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddressesExcept(translated, before, after)...)
+	c.addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddresses(translated, before, after)...)
 	for _, services := range []*services{&d.servicesBefore, &d.services} {
 		for _, s := range services.list {
 			for _, b := range services.backends.Behind(s, s.Spec.Ports) {

@@ -286,7 +286,7 @@ func (e *explainOptions) print(cmd *cobra.Command, c *reachability.Cluster, answ
 // printPolicy prints the policies that connections lack, and on standard error what is allowed
 // without them, and what they cannot allow.
 func (e *explainOptions) printPolicy(cmd *cobra.Command, in clusterstate.Input, answer *reachability.Explanation, wanted *suggest.Connections, name string) error {
-	s, err := suggest.Allow(suggest.Input{Cluster: in, PodRanges: e.ranges, Selectors: e.selectors, Behind: e.services.suggested()}, wanted, name)
+	s, err := suggest.Allow(suggest.Input{Cluster: in, PodRanges: e.ranges, Selectors: e.selectors, Behind: e.services.backends}, wanted, name)
 	if err != nil {
 		return err
 	}

@@ -127,20 +127,6 @@ func exposureNotes(found []exposure.Exposure) []string {
 	return notes
 }
 
-// exposingAfter returns Ingresses and routes with those of changes in the place of those of the same
-// name.
-func exposingAfter(exposing, changes []*unstructured.Unstructured) []*unstructured.Unstructured {
-	key := func(o *unstructured.Unstructured) [3]string {
-		return [3]string{o.GetKind(), o.GetNamespace(), o.GetName()}
-	}
-	replaced := map[[3]string]bool{}
-	for _, o := range changes {
-		replaced[key(o)] = true
-	}
-	kept := slices.DeleteFunc(slices.Clone(exposing), func(o *unstructured.Unstructured) bool { return replaced[key(o)] })
-	return append(kept, changes...)
-}
-
 // exposureChange is an exposure that is there only before or after a change, or with another
 // answer.
 type exposureChange struct {

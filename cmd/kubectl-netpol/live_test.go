@@ -425,13 +425,13 @@ func TestNodesOfPods(t *testing.T) {
 		return p
 	}
 	var got []string
-	for _, node := range nodesOf([]*corev1.Pod{pod("b", "192.0.2.1", "2001:db8::1"), pod("a", "192.0.2.2"), pod("b", "192.0.2.1"), pod("", "")}) {
+	for _, node := range clusterfiles.NodesOf([]*corev1.Pod{pod("b", "192.0.2.1", "2001:db8::1"), pod("a", "192.0.2.2"), pod("b", "192.0.2.1"), pod("", "")}) {
 		got = append(got, node.Name)
 		for _, a := range node.Status.Addresses {
 			got = append(got, a.Address)
 		}
 	}
-	if want := []string{"b", "192.0.2.1", "2001:db8::1", "a", "192.0.2.2"}; !slices.Equal(got, want) {
+	if want := []string{"a", "192.0.2.2", "b", "192.0.2.1", "2001:db8::1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

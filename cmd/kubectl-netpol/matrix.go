@@ -253,13 +253,6 @@ func withLabels(selector string) string {
 	return " and the labels " + selector
 }
 
-func (m *matrixOptions) namespaces() []string {
-	if m.namespace == "" {
-		return nil
-	}
-	return []string{m.namespace}
-}
-
 // sides returns the clients and the servers, and the port to look at.
 func (m *matrixOptions) sides(notes io.Writer, finder *sideFinder, port reachability.Port, all []reachability.Side) (from, to []reachability.Side, _ reachability.Port, err error) {
 	if from, err = m.clients(notes, finder, all); err != nil {

@@ -59,8 +59,7 @@ type options struct {
 	// them could not be read.
 	exposing      []*unstructured.Unstructured
 	exposingLimit string
-	// selectors are the pod selectors of the workloads that were read, and workloads the labels of
-	// those of a live cluster.
+	// selectors are the pod selectors of the workloads that were read, and workloads their labels.
 	selectors map[workloads.Ref]*metav1.LabelSelector
 	workloads []workloads.Labels
 	// findings are the parts of the enforced policies that are not enforced as written.
@@ -172,13 +171,18 @@ func (o *options) input(objects *clusterfiles.Objects) clusterstate.Input {
 
 // readObjects reads files, prints notes about them, and drops policies of disabled kinds.
 func (o *options) readObjects(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
-	objects, err := o.readSilently(paths, stdin)
-	if err != nil {
-		return nil, err
+	objects, err := o.readWith(o.reading(), paths, stdin)
+	if err == nil {
+		o.take(objects)
 	}
-	o.services, o.selectors, o.exposing, o.objects = servicesIn(objects), objects.Selectors, objects.Exposing, objects
+	return objects, err
+}
+
+// take makes objects of files what is known of the cluster, and prints notes about them.
+func (o *options) take(objects *clusterfiles.Objects) {
+	o.leaveOutDisabled(objects)
+	o.services, o.selectors, o.exposing, o.workloads, o.objects = servicesIn(objects), objects.Selectors, objects.Exposing, objects.Workloads, objects
 	o.printNotes(objects)
-	return objects, nil
 }
 
 func (o *options) printNotes(objects *clusterfiles.Objects) {
@@ -201,10 +205,6 @@ func (o *options) assumedRanges(objects *clusterfiles.Objects) []string {
 		}
 	}
 	return ranges
-}
-
-func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
-	return o.readWith(o.reading(), paths, stdin)
 }
 
 func (o *options) readWith(reading clusterfiles.Options, paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
@@ -255,6 +255,14 @@ func (o *options) checkNamespace(known []*corev1.Namespace) error {
 		return fmt.Errorf("--namespace=%s: there is no such namespace; near it: %s", o.namespace, shorten(near))
 	}
 	return fmt.Errorf("--namespace=%s: there is no such namespace; there are %s", o.namespace, shorten(all))
+}
+
+// namespaces returns that of --namespace, or none for all.
+func (o *options) namespaces() []string {
+	if o.namespace == "" {
+		return nil
+	}
+	return []string{o.namespace}
 }
 
 // traffic are the flags that select connections.

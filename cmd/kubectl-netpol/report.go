@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apifield "k8s.io/apimachinery/pkg/util/validation/field"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
@@ -70,7 +71,7 @@ func newReport(in lint.Input, files *clusterfiles.Objects, disabled []string) *r
 	all = slices.DeleteFunc(all, func(f lint.Finding) bool { return slices.Contains(disabled, f.Rule) })
 	remaining, ignored := lint.Apply(locate(all, files), ignores(in, files), disabled)
 	for _, f := range remaining {
-		if !slices.Contains(disabled, f.Rule) {
+		if !slices.Contains(disabled, f.Rule) { // findings about comments are new
 			r.Findings = append(r.Findings, place(f, files, reasons[f.Finding]))
 		}
 	}
@@ -206,24 +207,21 @@ func place(f lint.Located, files *clusterfiles.Objects, reason string) finding {
 // findings.
 func ignores(in lint.Input, files *clusterfiles.Objects) []lint.Ignore {
 	var all []lint.Ignore
+	add := func(o lint.Object, meta metav1.Object) {
+		all = append(all, lint.IgnoredByAnnotation(o, meta)...)
+		all = append(all, ignoredByComment(o, files)...)
+	}
 	for _, p := range in.Policies {
-		all = append(all, lint.IgnoredByAnnotation(objectOf(p), p)...)
-		all = append(all, ignoredByComment(objectOf(p), files)...)
+		add(objectOf(p), p)
 	}
 	for _, x := range in.Exposing {
-		o := lint.Object{Kind: x.GetKind(), Namespace: x.GetNamespace(), Name: x.GetName()}
-		all = append(all, lint.IgnoredByAnnotation(o, x)...)
-		all = append(all, ignoredByComment(o, files)...)
+		add(lint.Object{Kind: x.GetKind(), Namespace: x.GetNamespace(), Name: x.GetName()}, x)
 	}
 	for _, s := range in.Services {
-		o := lint.Object{Kind: workloads.Service, Namespace: s.Namespace, Name: s.Name}
-		all = append(all, lint.IgnoredByAnnotation(o, s)...)
-		all = append(all, ignoredByComment(o, files)...)
+		add(lint.Object{Kind: workloads.Service, Namespace: s.Namespace, Name: s.Name}, s)
 	}
 	for _, ns := range in.Namespaces {
-		o := lint.Object{Kind: compile.KindNamespace.Name, Name: ns.Name}
-		all = append(all, lint.IgnoredByAnnotation(o, ns)...)
-		all = append(all, ignoredByComment(o, files)...)
+		add(lint.Object{Kind: compile.KindNamespace.Name, Name: ns.Name}, ns)
 	}
 	return all
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -19,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
@@ -69,46 +69,46 @@ func (r *reader) limit(format string, args ...any) {
 }
 
 // permitted lists objects in all namespaces or, if that is forbidden, in those of the
-// reader. allowed are the namespaces that it could list, nil for all.
-func permitted[T any](r *reader, list func(namespace string) ([]T, error)) (items []T, allowed []string, err error) {
+// reader. lacking are the objects that it could not list, "" if there are none.
+func permitted[T any](r *reader, what string, list func(namespace string) ([]T, error)) (items []T, lacking string, err error) {
 	items, err = list(metav1.NamespaceAll)
 	if !apierrors.IsForbidden(err) {
-		return items, nil, err
+		return items, "", listError(what, err)
 	}
-	allowed = []string{}
+	var allowed []string
 	for _, namespace := range r.namespaces {
 		some, err := list(namespace)
 		switch {
 		case apierrors.IsForbidden(err):
 			continue
 		case err != nil:
-			return nil, nil, err
+			return nil, "", listError(what, err)
 		}
 		items, allowed = append(items, some...), append(allowed, namespace)
 	}
-	return items, allowed, nil
+	if len(allowed) == 0 {
+		return items, what, nil
+	}
+	return items, fmt.Sprintf("%s of other namespaces than %s", what, strings.Join(allowed, " and ")), nil
 }
 
-// named describes objects that could not be read: those of all namespaces except some.
-func named(what string, except []string) string {
-	if len(except) == 0 {
-		return what
+// listError returns the error of listing objects.
+func listError(what string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("list %s: %w", strings.ToLower(what), err)
 	}
-	return fmt.Sprintf("%s of other namespaces than %s", what, strings.Join(except, " and "))
+	return err
 }
 
 func (r *reader) readPods(ctx context.Context) error {
-	pods, allowed, err := permitted(r, func(namespace string) ([]*corev1.Pod, error) {
+	pods, lacking, err := permitted(r, "Pods", func(namespace string) ([]*corev1.Pod, error) {
 		return listed[*corev1.Pod](r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{}))
 	})
-	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
-	if allowed != nil {
-		r.limit("%s could not be read: their addresses are taken for addresses outside of the cluster", named("Pods", allowed))
+	if lacking != "" {
+		r.limit("%s could not be read: their addresses are taken for addresses outside of the cluster", lacking)
 	}
 	r.in.Pods = pods
-	return nil
+	return err
 }
 
 // readPolicies reads the policies of the enabled kinds. A cluster without an optional kind
@@ -123,7 +123,7 @@ func (r *reader) readPolicies(ctx context.Context) error {
 			read = r.readNamespaced
 		}
 		if err := read(ctx, k); err != nil {
-			return fmt.Errorf("list %s: %w", k.Resource.Resource, err)
+			return err
 		}
 	}
 	return nil
@@ -132,7 +132,7 @@ func (r *reader) readPolicies(ctx context.Context) error {
 // readNamespaced reads the policies of a namespaced kind.
 func (r *reader) readNamespaced(ctx context.Context, k *compile.Kind) error {
 	var forbidden error
-	policies, allowed, err := permitted(r, func(namespace string) ([]compile.Object, error) {
+	policies, lacking, err := permitted(r, plural(k), func(namespace string) ([]compile.Object, error) {
 		policies, err := r.list(ctx, k, k.Resource, namespace)
 		if apierrors.IsForbidden(err) {
 			forbidden = err
@@ -142,10 +142,10 @@ func (r *reader) readNamespaced(ctx context.Context, k *compile.Kind) error {
 	switch {
 	case err != nil:
 		return err
-	case allowed != nil && len(allowed) == 0:
-		return fmt.Errorf("%w (a namespace that may be read can be named with -n)", forbidden)
-	case allowed != nil:
-		r.limit("%s could not be read: what is allowed here may be denied at an end that is there", named(plural(k), allowed))
+	case lacking == plural(k):
+		return fmt.Errorf("%w (a namespace that may be read can be named with -n)", listError(plural(k), forbidden))
+	case lacking != "":
+		r.limit("%s could not be read: what is allowed here may be denied at an end that is there", lacking)
 	}
 	r.in.Policies = append(r.in.Policies, policies...)
 	return nil
@@ -162,7 +162,7 @@ func (r *reader) readCIDRGroups(ctx context.Context) error {
 		r.limit("CIDRGroups could not be read: rules that refer to them deny more here, and accept less, than in the cluster")
 		return nil
 	case err != nil:
-		return fmt.Errorf("list %s: %w", compile.KindCIDRGroup.Resource.Resource, err)
+		return listError("CIDRGroups", err)
 	}
 	for _, g := range groups {
 		r.in.CIDRGroups = append(r.in.CIDRGroups, g.(*proposed.CIDRGroup))
@@ -188,7 +188,7 @@ func (r *reader) readKind(ctx context.Context, k *compile.Kind) error {
 		return nil
 	}
 	r.in.Policies = append(r.in.Policies, policies...)
-	return err
+	return listError(plural(k), err)
 }
 
 // withoutKind says what it means that policies of a kind are not known.
@@ -231,7 +231,7 @@ func (r *reader) readNamespaces(ctx context.Context) error {
 		return nil
 	}
 	if !apierrors.IsForbidden(err) {
-		return fmt.Errorf("list namespaces: %w", err)
+		return listError("Namespaces", err)
 	}
 	var read []string
 	for _, name := range r.namespacesSeen() {
@@ -276,65 +276,34 @@ func (r *reader) readNodes(ctx context.Context) error {
 	case err == nil:
 		r.in.Nodes = nodes
 	case apierrors.IsForbidden(err):
-		r.in.Nodes = nodesOf(r.in.Pods)
+		r.in.Nodes = clusterfiles.NodesOf(r.in.Pods)
 		r.limit("Nodes could not be read: only the addresses of those of the pods are known, and no labels, so that rules for nodes may match others than here")
 	default:
-		return fmt.Errorf("list nodes: %w", err)
+		return listError("Nodes", err)
 	}
 	return nil
-}
-
-// nodesOf returns the nodes on which pods run, with the addresses in the pods' status.
-func nodesOf(pods []*corev1.Pod) []*corev1.Node {
-	var nodes []*corev1.Node
-	byName := map[string]*corev1.Node{}
-	for _, pod := range pods {
-		name := pod.Spec.NodeName
-		if name == "" {
-			continue
-		}
-		node := byName[name]
-		if node == nil {
-			node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			byName[name] = node
-			nodes = append(nodes, node)
-		}
-		for _, ip := range append(pod.Status.HostIPs, corev1.HostIP{IP: pod.Status.HostIP}) {
-			address := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.IP}
-			if _, err := netip.ParseAddr(ip.IP); err == nil && !slices.Contains(node.Status.Addresses, address) {
-				node.Status.Addresses = append(node.Status.Addresses, address)
-			}
-		}
-	}
-	return nodes
 }
 
 func (r *reader) readServices(ctx context.Context) error {
-	services, allowed, err := permitted(r, func(namespace string) ([]*corev1.Service, error) {
+	services, lacking, err := permitted(r, "Services", func(namespace string) ([]*corev1.Service, error) {
 		return listed[*corev1.Service](r.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{}))
 	})
-	if err != nil {
-		return fmt.Errorf("list services: %w", err)
-	}
-	if allowed != nil {
-		r.services.limit = named("Services", allowed) + " could not be read"
+	if lacking != "" {
+		r.services.limit = lacking + " could not be read"
 	}
 	r.services.list = services
-	return nil
+	return err
 }
 
 // readServiceCIDRs reads the ranges of Services. Without them only the addresses of known Services are
 // known to be translated, as on servers that do not have the kind.
 func (r *reader) readServiceCIDRs(ctx context.Context) error {
 	cidrs, err := listed[*networkingv1.ServiceCIDR](r.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{}))
-	switch {
-	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return nil
-	case err != nil:
-		return fmt.Errorf("list servicecidrs: %w", err)
 	}
 	r.services.ranges = rangesOf(cidrs)
-	return nil
+	return listError("ServiceCIDRs", err)
 }
 
 // withoutSelector selects the EndpointSlices of Services without a selector, few of many: those
@@ -343,17 +312,14 @@ const withoutSelector = discoveryv1.LabelManagedBy + "!=endpointslice-controller
 
 // readEndpoints reads what is behind Services without a selector.
 func (r *reader) readEndpoints(ctx context.Context) error {
-	found, allowed, err := permitted(r, func(namespace string) ([]*discoveryv1.EndpointSlice, error) {
+	found, lacking, err := permitted(r, "EndpointSlices", func(namespace string) ([]*discoveryv1.EndpointSlice, error) {
 		return listed[*discoveryv1.EndpointSlice](r.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: withoutSelector}))
 	})
-	if err != nil {
-		return fmt.Errorf("list endpointslices: %w", err)
-	}
-	if allowed != nil {
-		r.services.backendLimit = named("EndpointSlices", allowed) + " could not be read"
+	if lacking != "" {
+		r.services.backendLimit = lacking + " could not be read"
 	}
 	r.services.backends = backendsOf(found, nil)
-	return nil
+	return err
 }
 
 // readExposing reads Ingresses, and the routes of the Gateway API where it is served.
@@ -372,15 +338,15 @@ func (r *reader) readExposing(ctx context.Context) error {
 		if !k.Namespaced {
 			where = &reader{} // there is no namespace to fall back to
 		}
-		items, allowed, err := permitted(where, func(namespace string) ([]*unstructured.Unstructured, error) {
+		items, lacking, err := permitted(where, k.Plural, func(namespace string) ([]*unstructured.Unstructured, error) {
 			return listed[*unstructured.Unstructured](r.policies.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{}))
 		})
 		switch {
 		case apierrors.IsNotFound(err):
 			continue
 		case err != nil:
-			return fmt.Errorf("list %s: %w", k.Plural, err)
-		case allowed != nil:
+			return err
+		case lacking != "":
 			unread = append(unread, k.Plural)
 		}
 		r.exposing = append(r.exposing, items...)
@@ -425,11 +391,11 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 			return listed[metav1.Object](r.client.BatchV1().CronJobs(namespace).List(ctx, metav1.ListOptions{}))
 		},
 	} {
-		found, allowed, err := permitted(r, list)
+		found, lacking, err := permitted(r, "workloads", list)
 		if err != nil {
-			return fmt.Errorf("list workloads: %w", err)
+			return err
 		}
-		complete = complete && allowed == nil
+		complete = complete && lacking == ""
 		for _, pod := range r.podsOf(found) {
 			if !present[workloads.Of(pod)] {
 				r.in.Pods = append(r.in.Pods, pod)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
-	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/suggest"
 )
 
 // services are the Services of a cluster, with what is behind those without a selector.
@@ -35,16 +33,13 @@ func servicesIn(objects *clusterfiles.Objects) services {
 
 // add adds Services that replace those of the same name.
 func (s *services) add(more *services) {
-	s.list = append(slices.DeleteFunc(slices.Clone(s.list), func(old *corev1.Service) bool { return more.named(old.Namespace, old.Name) != nil }), more.list...)
 	all := maps.Clone(more.backends)
 	for service, backends := range s.backends {
 		if len(all[service]) == 0 {
 			all[service] = backends
 		}
 	}
-	s.backends = all
-	s.ranges = append(slices.Clone(s.ranges), more.ranges...)
-	s.byName = nil
+	*s = services{list: replacing(s.list, more.list), backends: all, ranges: slices.Concat(s.ranges, more.ranges), limit: s.limit, backendLimit: s.backendLimit}
 }
 
 // translated returns the addresses of all Services, known or not.
@@ -96,21 +91,6 @@ func (s *services) atNodePort(proto corev1.Protocol, port uint16) (service *core
 		}
 	}
 	return nil, 0
-}
-
-// suggested returns the backends for suggestions, without those that cannot be read.
-func (s *services) suggested() []suggest.Behind {
-	var all []suggest.Behind
-	for _, service := range slices.Sorted(maps.Keys(s.backends)) {
-		for _, b := range s.backends[service] {
-			addr, addrErr := netip.ParseAddr(b.Address)
-			port, portErr := reachability.ParsePort(fmt.Sprint(b.Port), string(b.Protocol))
-			if addrErr == nil && portErr == nil {
-				all = append(all, suggest.Behind{Service: service, Addr: addr.Unmap(), Port: port})
-			}
-		}
-	}
-	return all
 }
 
 // rangesOf returns the ranges of ServiceCIDRs that can be read.

@@ -147,23 +147,11 @@ func (f *sideFinder) workloads(namespace string) []string {
 }
 
 // addMembers adds the selected pods to a side. none says that there are none.
-func (f *sideFinder) addMembers(side reachability.Side, none string, selects func(*corev1.Pod) bool) (reachability.Side, error) {
-	var errs []error
-	for _, p := range f.pods {
-		if !selects(p) {
-			continue
-		}
-		all, err := f.cluster.Endpoints(p.Namespace + "/" + p.Name)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		side.Members = append(side.Members, all...)
-	}
-	switch {
-	case len(side.Members) > 0:
-		return side, nil
-	case len(errs) > 0:
-		return side, errors.Join(errs...)
+func (f *sideFinder) addMembers(side reachability.Side, none string, selects func(*corev1.Pod) bool) (_ reachability.Side, err error) {
+	selected := slices.DeleteFunc(slices.Clone(f.pods), func(p *corev1.Pod) bool { return !selects(p) })
+	if len(selected) > 0 {
+		side.Members, side.LeftOut, err = f.cluster.Members(selected)
+		return side, err
 	}
 	if existing := f.workloads(side.Namespace); len(existing) > 0 {
 		return side, fmt.Errorf("%s in namespace %s; there are those of %s", none, side.Namespace, shorten(existing))

@@ -81,7 +81,7 @@ func (s *suggestOptions) run(cmd *cobra.Command) error {
 	if err := s.checkNamespace(cluster.Namespaces); err != nil {
 		return err
 	}
-	in.Cluster, in.Selectors, in.Namespace, in.Behind = cluster, s.selectors, s.namespace, s.services.suggested()
+	in.Cluster, in.Selectors, in.Namespace, in.Behind = cluster, s.selectors, s.namespace, s.services.backends
 	in.Translated = s.services.translated()
 	answers, err := s.readRecords(cmd)
 	if err != nil {

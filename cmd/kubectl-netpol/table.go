@@ -98,6 +98,11 @@ func trafficName(p reachability.Port) string {
 	return strings.TrimSpace(p.Proto.String() + " " + p.String())
 }
 
+// reachesAny reports whether some of the pods reach anything.
+func reachesAny(o *reachability.Overview, row, column int) bool {
+	return o.Cell(row, column) != [2]int32{}
+}
+
 // cellOf returns the text and the colour of a cell.
 func cellOf(o *reachability.Overview, row, column int) (text, color string) {
 	every, some := o.Every(row, column), o.Some(row, column)

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/lint"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
 
@@ -147,7 +146,7 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 	} else {
 		services := servicesIn(changes)
 		v.services.add(&services)
-		v.exposing = exposingAfter(v.exposing, changes.Exposing)
+		v.exposing = replacing(v.exposing, changes.Exposing)
 		before, after := reachability.WithAddresses(in, applied(in, v.input(changes), v.toBePlaced(changes, len(v.files) == 0)))
 		newBefore, newAfter := reachability.WithNewPodsOfBoth(before, after)
 		p.states = []state{p.newState(stateBefore, before, newBefore), p.newState(stateAfter, after, newAfter)}
@@ -159,34 +158,10 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 	return p, nil
 }
 
-// assumedNamespaces returns the namespaces that files only name.
-func (o *options) assumedNamespaces() []string {
-	if o.objects == nil {
-		return nil
-	}
-	return o.objects.AssumedNamespaces
-}
-
 // checkState returns the findings of check about a state. Comments and fields are those of the
 // files that were read before manifests were applied.
 func (v *viewOptions) checkState(s *state) []finding {
-	r := newReport(lint.Input{
-		Features:     v.features,
-		Namespaces:   s.in.Namespaces,
-		Pods:         s.in.Pods,
-		Nodes:        s.in.Nodes,
-		PodRanges:    v.ranges,
-		CIDRGroups:   s.in.CIDRGroups,
-		Services:     v.services.list,
-		Behind:       v.services.backends,
-		ServiceCIDRs: v.services.ranges,
-		Exposing:     v.exposing,
-		Policies:     s.in.Policies,
-		Partial:      len(v.files) > 0 || len(v.limits) > 0,
-		Controllers:  v.objects != nil && v.objects.CustomResources,
-
-		AssumedNamespaces: v.assumedNamespaces(),
-	}, v.objects, nil)
+	r := newReport(v.lintInput(s.in), v.objects, nil)
 	if v.namespace != "" {
 		r.keep(v.namespace)
 	}
@@ -198,7 +173,7 @@ func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterfiles.Objects, er
 	if v.apply == "-" && slices.Contains(v.files, "-") {
 		return nil, errors.New("--apply=-: the standard input is that of --filename already")
 	}
-	objects, err := v.readSilently([]string{v.apply}, cmd.InOrStdin())
+	objects, err := v.readWith(v.reading(), []string{v.apply}, cmd.InOrStdin())
 	if err != nil {
 		return nil, fmt.Errorf("--apply=%s: %w", v.apply, err)
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"html/template"
+	"slices"
+	"strings"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 )
@@ -44,31 +46,14 @@ type comparison struct {
 
 // newPageGraph returns the graph of what is in the cluster or outside of it.
 func newPageGraph(c comparison, cell template.URL) pageGraph {
-	sides, index := nodes(c.Overview)
-	rows, columns := placesOf(c.From), placesOf(c.To)
 	g := pageGraph{Cell: cell, Labels: []graphLabel{}, Edges: [][3]int{}}
-	at := make([]int, len(sides)) // index in Nodes, or -1
-	for i, side := range sides {
-		at[i] = -1
-		if isNewOrOutside(*side) && !side.Outside {
-			continue
-		}
-		at[i] = len(g.Nodes)
-		h := newPageHeading(side)
-		node := graphNode{Name: h.Name, Group: h.Group, Label: h.Label, Row: -1, Column: -1}
-		if row, ok := rows[h.Name]; ok {
-			node.Row = row
-		}
-		if column, ok := columns[h.Name]; ok {
-			node.Column = column
-		}
-		g.Nodes = append(g.Nodes, node)
-	}
+	at := g.addNodes(c)
 	labels := map[graphLabel]int{}
 	for row := range c.From {
 		for column := range c.To {
-			from, to := at[index[c.From[row].String()]], at[index[c.To[column].String()]]
-			if from < 0 || to < 0 || from == to {
+			from, isFrom := at[c.From[row].String()]
+			to, isTo := at[c.To[column].String()]
+			if !isFrom || !isTo || from == to {
 				continue
 			}
 			label, any := c.label(row, column)
@@ -85,6 +70,30 @@ func newPageGraph(c comparison, cell template.URL) pageGraph {
 	return g
 }
 
+// addNodes adds a node for each side of the cluster or outside of it, ordered by name, and returns their
+// indexes by name.
+func (g *pageGraph) addNodes(c comparison) map[string]int {
+	rows, columns := placesOf(c.From), placesOf(c.To)
+	place := func(places map[string]int, name string) int {
+		if i, ok := places[name]; ok {
+			return i
+		}
+		return -1
+	}
+	at := map[string]int{}
+	all := slices.Concat(c.From, c.To)
+	slices.SortStableFunc(all, func(a, b reachability.Side) int { return strings.Compare(a.String(), b.String()) })
+	for i := range all {
+		h := newPageHeading(&all[i])
+		if _, known := at[h.Name]; known || isNewOrOutside(all[i]) && !all[i].Outside {
+			continue
+		}
+		at[h.Name] = len(g.Nodes)
+		g.Nodes = append(g.Nodes, graphNode{Name: h.Name, Group: h.Group, Label: h.Label, Row: place(rows, h.Name), Column: place(columns, h.Name)})
+	}
+	return at
+}
+
 // label returns what an arrow says, and whether there is any.
 func (c comparison) label(row, column int) (graphLabel, bool) {
 	change := c.change(row, column)
@@ -94,8 +103,8 @@ func (c comparison) label(row, column int) (graphLabel, bool) {
 		Lost:   change.lost.text(c.Port),
 	}
 	reaches := reachesAny(c.Overview, row, column)
-	if reaches {
-		l.Text = edgeLabel(c.Overview, row, column)
+	if reaches && c.Port == (reachability.Port{}) {
+		l.Text, _ = cellOf(c.Overview, row, column)
 	}
 	return l, reaches || l.Lost != ""
 }

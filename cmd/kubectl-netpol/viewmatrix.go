@@ -75,15 +75,15 @@ func (p *pages) matrixPage(q pageQuery, static bool) *matrixPage {
 	if err != nil {
 		page.Problem = err.Error()
 	}
-	page.Form = pageForm{q, []string{"workload", "pod", "namespace"}, p.namespaces(), protocols, nil, p.audits(), p.flows != nil}
+	page.Form = pageForm{q, []string{"workload", "pod", "namespace"}, p.namespacesOfPods(), protocols, nil, p.audits(), p.flows != nil}
 	if len(p.states) > 1 {
 		page.Form.States = p.stateNames()
 	}
 	return page
 }
 
-// namespaces are those that have pods.
-func (p *pages) namespaces() []string {
+// namespacesOfPods are those that have pods.
+func (p *pages) namespacesOfPods() []string {
 	var names []string
 	for _, pod := range p.states[0].in.Pods {
 		names = append(names, pod.Namespace)

@@ -68,23 +68,32 @@ func (c *Objects) controlled(o object) bool {
 	return exists
 }
 
-// assumeNodes adds the nodes that only pods mention, with the host addresses in the pods'
-// status.
+// assumeNodes adds the nodes that only pods mention.
 func (c *Objects) assumeNodes() {
 	known := map[string]bool{}
 	for _, n := range c.Nodes {
 		known[n.Name] = true
 	}
-	assumed := map[string]*corev1.Node{}
-	for _, p := range c.Pods {
+	for _, n := range NodesOf(c.Pods) {
+		if !known[n.Name] {
+			c.Nodes, c.AssumedNodes = append(c.Nodes, n), append(c.AssumedNodes, n.Name)
+		}
+	}
+	slices.SortFunc(c.Nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// NodesOf returns the nodes of pods, ordered by name, with the host addresses in the status of the pods.
+func NodesOf(pods []*corev1.Pod) []*corev1.Node {
+	nodes := map[string]*corev1.Node{}
+	for _, p := range pods {
 		name := p.Spec.NodeName
-		if name == "" || known[name] {
+		if name == "" {
 			continue
 		}
-		if assumed[name] == nil {
-			assumed[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if nodes[name] == nil {
+			nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		}
-		addresses := &assumed[name].Status.Addresses
+		addresses := &nodes[name].Status.Addresses
 		for _, ip := range hostIPs(p) {
 			a := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip}
 			if !slices.Contains(*addresses, a) {
@@ -92,11 +101,11 @@ func (c *Objects) assumeNodes() {
 			}
 		}
 	}
-	c.AssumedNodes = slices.Sorted(maps.Keys(assumed))
-	for _, name := range c.AssumedNodes {
-		c.Nodes = append(c.Nodes, assumed[name])
+	var all []*corev1.Node
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		all = append(all, nodes[name])
 	}
-	slices.SortFunc(c.Nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // hostIPs returns the host addresses in a pod's status.

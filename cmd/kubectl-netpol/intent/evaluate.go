@@ -3,10 +3,10 @@ package intent
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
-	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -39,46 +39,39 @@ type Failure struct {
 // maxFailures is how many failures of an expectation are explained.
 const maxFailures = 10
 
-// Services knows what stands behind Services.
-type Services interface {
-	// Behind returns what stands behind a port of a Service or a node, and the port there. name is an
-	// address, or "namespace/svc/name". of says what has the port, "service shop/web", and is empty if
-	// packets are not translated.
-	Behind(name string, port reachability.Port) (endpoints []reachability.Endpoint, at reachability.Port, of string, err error)
-	// Client returns the endpoint with an address from which packets come. For a cluster IP, that is
-	// what stands behind it, and of says whose it is.
-	Client(address string) (endpoints []reachability.Endpoint, of string, err error)
-	// Outside returns addresses that stand for all that are neither pods' nor nodes' nor Services'.
-	Outside() []reachability.Endpoint
-	// Named returns what stands behind all ports of a Service.
-	Named(namespace, name string) ([]reachability.Endpoint, error)
+// Names finds what names stand for: pods, workloads, Services, addresses, and outside.
+type Names interface {
+	// Client returns what sends packets under a name. For a cluster IP, that is what stands behind
+	// it, and of says whose it is.
+	Client(name string) (side reachability.Side, of string, err error)
+	// Server returns what receives packets to a port of a name, and the port there. of says what has
+	// the port, "service shop/web", and is empty if packets are not translated.
+	Server(name string, port reachability.Port) (side reachability.Side, at reachability.Port, of string, err error)
 }
 
 // Evaluate evaluates expectations on the cluster c, which was made from in. An expectation
 // with an empty side, or without a possible connection between its sides, is an error with
-// its file, line and field: it would always hold. All errors are joined. services
-// may be nil: then there are none.
-func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Expectation, services Services) ([]Result, error) {
-	known := newCluster(in, c)
-	known.services = services
+// its file, line and field: it would always hold. All errors are joined.
+func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Expectation, names Names) ([]Result, error) {
+	known := newCluster(in, c, names)
 	var results []Result
 	var errs []error
 	for i := range expectations {
-		e := &expectations[i]
-		e, from, fromErr := known.client(e)
+		e := expectations[i] // names of Services become those of what is behind them
+		from, fromErr := known.client(&e)
 		if fromErr != nil {
 			errs = append(errs, e.From.fault(e.File, fromErr))
 		}
-		e, to, toErr := known.server(e)
+		to, toErr := known.server(&e)
 		if toErr != nil {
 			errs = append(errs, e.To.fault(e.File, toErr))
 		}
 		if fromErr != nil || toErr != nil {
 			continue
 		}
-		r := Result{Expectation: e, LeftOut: append(from.leftOut, to.leftOut...)}
-		if !known.evaluate(&r, from.endpoints, to.endpoints) {
-			errs = append(errs, fmt.Errorf("%s: %s: %w", place(e.File, e.Line), e.Field, known.impossible(e, from.endpoints, to.endpoints)))
+		r := Result{Expectation: &e, LeftOut: append(from.LeftOut, to.LeftOut...)}
+		if !known.evaluate(&r, &from, &to) {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", place(e.File, e.Line), e.Field, known.impossible(&e, from.Members, to.Members)))
 			continue
 		}
 		results = append(results, r)
@@ -86,41 +79,34 @@ func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Exp
 	return results, errors.Join(errs...)
 }
 
-// client returns the endpoints of the source. For a cluster IP, these are what stands behind it, and
-// the expectation becomes one about them.
-func (c *cluster) client(e *Expectation) (*Expectation, members, error) {
-	if !e.From.name.address.IsValid() || c.services == nil {
-		from, err := c.members(&e.From)
-		return e, from, err
+// client returns the source. If it is behind a cluster IP, the expectation says so.
+func (c *cluster) client(e *Expectation) (reachability.Side, error) {
+	if e.From.name == "" {
+		return c.group(&e.From)
 	}
-	endpoints, of, err := c.services.Client(e.From.name.text)
+	from, of, err := c.names.Client(e.From.name)
 	if of != "" {
-		behind := *e
-		behind.From.name.text = fmt.Sprintf("%s (%s)", e.From.name.text, of)
-		e = &behind
+		e.From.name += " (" + of + ")"
 	}
-	return e, members{endpoints: endpoints}, err
+	return from, err
 }
 
-// server returns the endpoints of the destination. For a port of a Service, these are what
-// stands behind it, and the expectation becomes one about them.
-func (c *cluster) server(e *Expectation) (*Expectation, members, error) {
-	if !e.To.name.address.IsValid() && e.To.name.workload.Kind != workloads.Service || c.services == nil {
-		to, err := c.members(&e.To)
-		return e, to, err
+// server returns the destination. For a port of a Service, that is what stands behind it, and the
+// expectation becomes one about its port there.
+func (c *cluster) server(e *Expectation) (reachability.Side, error) {
+	if e.To.name == "" {
+		return c.group(&e.To)
 	}
-	endpoints, at, of, err := c.services.Behind(e.To.name.text, e.Port)
-	if err != nil || of == "" {
-		to, otherErr := c.members(&e.To)
-		return e, to, errors.Join(err, otherErr)
+	to, at, of, err := c.names.Server(e.To.name, e.Port)
+	switch _, notAddress := netip.ParseAddr(e.To.name); {
+	case of == "":
+	case notAddress != nil:
+		e.To.name += fmt.Sprintf(" (port %v)", e.Port)
+	default:
+		e.To.name += fmt.Sprintf(" (%s, port %v)", of, e.Port)
 	}
-	behind := *e
-	behind.To.name.text = fmt.Sprintf("%s (%s, port %v)", e.To.name.text, of, e.Port)
-	if !e.To.name.address.IsValid() {
-		behind.To.name.text = fmt.Sprintf("%s (port %v)", e.To.name.text, e.Port)
-	}
-	behind.Port = at
-	return &behind, members{endpoints: endpoints}, nil
+	e.Port = at
+	return to, err
 }
 
 // fault locates an error about a side.
@@ -136,18 +122,20 @@ type connection struct {
 
 // evaluate evaluates every pair of different endpoints, in each family that both have, and
 // reports whether any connection was possible. A pair that cannot connect counts as denied.
-func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possible bool) {
+func (c *cluster) evaluate(r *Result, src, dst *reachability.Side) (possible bool) {
+	from, to := src.Members, dst.Members
 	failed := map[connection]bool{} // also of connections that are as expected
-	add := func(src, dst *reachability.Endpoint, f reachability.Family, allowed bool) {
-		key := connection{src.Name, dst.Name, f}
+	add := func(a, b *reachability.Endpoint, f reachability.Family, allowed bool) {
+		key := connection{a.Name, b.Name, f}
 		if _, known := failed[key]; !known { // else it is the same one, with an end at another place
 			r.Connections++
 		}
 		if !failed[key] && allowed != r.Allow {
-			c.fail(r, src, dst, f)
+			c.fail(r, a, b, f)
 		}
 		failed[key] = failed[key] || allowed != r.Allow
 	}
+	outside := src.Outside || dst.Outside
 	families := []reachability.Family{reachability.IPv4, reachability.IPv6}
 	matrices := make([]*reachability.Matrix, len(families))
 	for i, f := range families {
@@ -155,19 +143,19 @@ func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possibl
 	}
 	for row := range from {
 		for column := range to {
-			src, dst := &from[row], &to[column]
-			if src.Name == dst.Name {
+			a, b := &from[row], &to[column]
+			if a.Name == b.Name {
 				continue // a pod always reaches itself
 			}
 			connects := false
 			for i, f := range families {
-				if _, ok := reachability.Connectable(src, dst, r.Port, f); ok {
+				if _, ok := reachability.Connectable(a, b, r.Port, f); ok {
 					connects, possible = true, true
-					add(src, dst, f, matrices[i].Allowed(row, column))
+					add(a, b, f, matrices[i].Allowed(row, column))
 				}
 			}
-			if !connects && r.Allow && !r.From.name.outside && !r.To.name.outside {
-				add(src, dst, reachability.FirstCommon, false)
+			if !connects && r.Allow && !outside {
+				add(a, b, reachability.FirstCommon, false)
 			}
 		}
 	}

@@ -5,13 +5,11 @@ package intent
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
-	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 )
 
 // Expectation states whether all connections from From to To are allowed or denied.
@@ -37,27 +35,19 @@ type Endpoints struct {
 	field string // its path in the file, for errors
 	line  int
 
-	name name // a pod, a workload or an address; empty for a group
+	name string // see Names; empty for a group
 
 	// namespace is that of the group. If it is empty, namespaces selects them.
 	namespace  string
 	namespaces labels.Selector
 	pods       labels.Selector
-	except     []name
-}
-
-// name identifies a pod, a workload, an address, or all addresses outside of the cluster.
-type name struct {
-	outside  bool
-	text     string // as written
-	workload workloads.Ref
-	address  netip.Addr
+	except     []string // names of pods
 }
 
 // String returns the side in the form in which it is printed.
 func (e *Endpoints) String() string {
-	if e.name.text != "" {
-		return e.name.text
+	if e.name != "" {
+		return e.name
 	}
 	text := "pods"
 	if !e.pods.Empty() {
@@ -71,13 +61,8 @@ func (e *Endpoints) String() string {
 	default:
 		text += " of namespaces with " + e.namespaces.String()
 	}
-	for i, n := range e.except {
-		if i == 0 {
-			text += " except "
-		} else {
-			text += " and "
-		}
-		text += n.text
+	if len(e.except) > 0 {
+		text += " except " + strings.Join(e.except, " and ")
 	}
 	return text
 }

@@ -2,7 +2,6 @@ package intent
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,7 +130,7 @@ func (r *reader) fail(field string, err error) {
 func (r *reader) expectation(in item) Expectation {
 	e := Expectation{Field: r.path, Why: in.Why, Line: r.document.LineOf(r.path)}
 	e.From, e.To = r.endpoints("from", in.From), r.endpoints("to", in.To)
-	if e.From.name.outside && e.To.name.outside {
+	if e.From.name == outside && e.To.name == outside {
 		r.fail("", errors.New("both sides are outside of the cluster, where no policy applies"))
 	}
 	switch in.Expect {
@@ -193,11 +192,10 @@ func (r *reader) endpoints(field string, data json.RawMessage) Endpoints {
 		return e
 	}
 	if text, ok := unquote(data); ok {
-		n, err := parseName(text)
-		if err != nil {
+		if err := checkName(text); err != nil {
 			r.fail(field, err)
 		}
-		e.name = n
+		e.name = text
 		return e
 	}
 	if data[0] != '{' {
@@ -252,18 +250,11 @@ func (r *reader) group(e *Endpoints, field string, g group) {
 	}
 	e.namespaces = r.selector(field+".namespaceSelector", g.NamespaceSelector)
 	e.pods = r.selector(field+".podSelector", g.PodSelector)
-	for i, text := range g.Except {
-		n, err := parseName(text)
-		if err == nil && (n.address.IsValid() || n.outside) {
-			err = fmt.Errorf("%q: an address is not in a group of pods", text)
-		}
-		if err == nil && n.workload.Kind == workloads.Service {
-			err = fmt.Errorf("%q: name the pods behind it", text)
-		}
-		if err != nil {
+	e.except = g.Except
+	for i, name := range g.Except {
+		if err := checkName(name); err != nil {
 			r.fail(fmt.Sprintf("%s.except[%d]", field, i), err)
 		}
-		e.except = append(e.except, n)
 	}
 }
 
@@ -280,29 +271,14 @@ func (r *reader) selector(field string, in *metav1.LabelSelector) labels.Selecto
 	return s
 }
 
-// parseName parses "namespace/pod", "namespace/kind/name", an address or "outside". The kind may be
-// Service.
-func parseName(s string) (name, error) {
-	if s == outside {
-		return name{text: s, outside: true}, nil
+// checkName returns an error for a name that depends on the namespace of the command line.
+func checkName(name string) error {
+	if _, err := netip.ParseAddr(name); err == nil || name == outside {
+		return nil
 	}
-	if addr, err := netip.ParseAddr(s); err == nil {
-		if addr.Zone() != "" {
-			return name{}, fmt.Errorf("%q: an address with a zone is valid on one link only", s)
-		}
-		return name{text: s, address: addr.Unmap()}, nil
+	w, err := workloads.Parse(name)
+	if err == nil && w.Namespace == "" {
+		err = fmt.Errorf("%q: must be namespace/pod, namespace/kind/name such as shop/deploy/web or shop/svc/web, an address, or outside", name)
 	}
-	w, err := workloads.Parse(s)
-	if err != nil {
-		return name{}, err
-	}
-	if w.Namespace == "" && w.Kind != "" { // a namespace that is called like a kind
-		w.Namespace, _, _ = strings.Cut(s, "/")
-		w.Kind = ""
-	}
-	if w.Namespace == "" {
-		return name{}, fmt.Errorf("%q: must be namespace/pod, namespace/kind/name such as shop/deploy/web or shop/svc/web, an address, or outside", s)
-	}
-	w.Kind = cmp.Or(w.Kind, workloads.Pod)
-	return name{text: s, workload: w}, nil
+	return err
 }

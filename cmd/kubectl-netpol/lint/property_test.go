@@ -122,7 +122,7 @@ func unchanged(t *testing.T, seed uint64, before, after Input, what string) {
 	t.Helper()
 	b, a := evaluated(before), evaluated(after)
 	addresses := slices.Concat(reachability.ExternalAddresses(b, a), reachability.NodeAddresses(b, a))
-	d, err := reachability.Compare(b, a, reachability.PortRanges(b, a), addresses, reachability.FirstCommon)
+	d, err := reachability.Compare(reachability.Names{}, b, a, reachability.PortRanges(b, a), addresses, reachability.FirstCommon)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package reachability
 
 import (
 	"cmp"
-	"maps"
+	"encoding/json"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,25 +38,45 @@ func (d *Difference) Whole() bool { return len(d.DomainRules)+len(d.NotCompared)
 
 // Change is a set of connections that change in the same way for some traffic.
 type Change struct {
-	Traffic []PortRange `json:"traffic"`
-	Cells   []Cell      `json:"cells"`
-
+	Traffic []PortRange
 	// Lost and Gained are matrices of the affected endpoints with the cells that become denied
 	// and allowed.
-	Lost, Gained *Matrix `json:"-"`
+	Lost, Gained *Matrix
 	// Outside are the names of all ranges outside, if these were compared.
-	Outside []string `json:"-"`
+	Outside []string
 	// By returns the policies that change a cell of these: those that differ between the clusters, else
 	// all that decide about it.
-	By func(row, column int) []string `json:"-"`
+	By func(row, column int) []string
+}
+
+// Cells returns the connections that change.
+func (c *Change) Cells() []Cell {
+	var cells []Cell
+	for i := range c.Lost.From {
+		for j := range c.Lost.To {
+			if gained := c.Gained.Allowed(i, j); gained || c.Lost.Allowed(i, j) {
+				cells = append(cells, Cell{c.Lost.From[i].Label(), c.Lost.To[j].Label(), gained, c.By(i, j)})
+			}
+		}
+	}
+	return cells
+}
+
+// MarshalJSON renders the traffic and the cells.
+func (c Change) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Traffic []PortRange `json:"traffic"`
+		Cells   []Cell      `json:"cells"`
+	}{c.Traffic, c.Cells()})
 }
 
 // Cell is a connection that changes. If From equals To, the connection is to another pod
 // like it that its workload may create: a pod always reaches itself.
 type Cell struct {
-	From    string `json:"from"`
-	To      string `json:"to"`
-	Allowed bool   `json:"allowed"` // after the change
+	From    string   `json:"from"`
+	To      string   `json:"to"`
+	Allowed bool     `json:"allowed"`      // after the change
+	By      []string `json:"by,omitempty"` // see Change.By
 }
 
 // Names are the names of what a Difference shows. The zero value shows every pod and every
@@ -70,15 +90,10 @@ type Names struct {
 }
 
 // Compare returns the changes from before to after, in the order of spans, between their pods
-// and addresses. A pod that only one cluster has reaches nothing in the other. If namespaces
+// and addresses, by names. A pod that only one cluster has reaches nothing in the other. If namespaces
 // are given, it compares only connections of their pods. Traffic with the same changes is one
 // Change.
-func Compare(before, after *Cluster, spans []PortRange, addresses []string, family Family, namespaces ...string) (Difference, error) {
-	return CompareAs(Names{}, before, after, spans, addresses, family, namespaces...)
-}
-
-// CompareAs is Compare with names of its own for what it compares.
-func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses []string, family Family, namespaces ...string) (Difference, error) {
+func Compare(names Names, before, after *Cluster, spans []PortRange, addresses []string, family Family, namespaces ...string) (Difference, error) {
 	d := Difference{Checked: spans, NewPods: []string{}, Nodes: []string{}, External: []string{}, Changes: []Change{}}
 	d.DomainRules = sortedUnion(before.DomainRules(), after.DomainRules())
 	d.NotCompared = sortedUnion(before.unaddressed(namespaces), after.unaddressed(namespaces))
@@ -383,14 +398,13 @@ func (t transitions) change(compared *comparison, span PortRange, marks []byte) 
 	}
 	c.By = func(from, to int) []string { return compared.by(groups[from], groups[to], span.Port()) }
 	c.Lost, c.Gained = newMatrix(span.Port(), changing), newMatrix(span.Port(), changing)
-	for _, p := range slices.Sorted(maps.Keys(gained)) {
+	for p, more := range gained {
 		from, to := p/len(endpoints), p%len(endpoints)
 		matrix := c.Lost
-		if gained[p] {
+		if more {
 			matrix = c.Gained
 		}
 		matrix.allowed[index[from]*len(changing)+index[to]] = true
-		c.Cells = append(c.Cells, Cell{endpoints[from].Label(), endpoints[to].Label(), gained[p]})
 	}
 	return c
 }

@@ -59,7 +59,7 @@ func TestAddressesInDisputeAreDecidedByTheNodesOfThePods(t *testing.T) {
 				}
 			}
 		}
-		if d, err := Compare(c, New(in), PortRanges(c), nil, FirstCommon); err != nil || len(d.Changes) > 0 {
+		if d, err := Compare(Names{}, c, New(in), PortRanges(c), nil, FirstCommon); err != nil || len(d.Changes) > 0 {
 			t.Errorf("it differs from itself: %v, %v", d.Changes, err)
 		}
 	})

@@ -14,14 +14,9 @@ import (
 
 // ExternalAddresses returns one external address for each combination of rule blocks that
 // an address can be in, so that together they represent all. They are not addresses of pods
-// or nodes and not in pod ranges.
-func ExternalAddresses(clusters ...*Cluster) []string {
-	return ExternalAddressesExcept(Translated{}, clusters...)
-}
-
-// ExternalAddressesExcept is ExternalAddresses without addresses that no packet has when policies
-// see it, such as those of Services. Where a combination has no other address, it has none.
-func ExternalAddressesExcept(translated Translated, clusters ...*Cluster) []string {
+// or nodes and not in pod ranges, nor such that no packet has when policies see it, such as those of
+// Services. Where a combination has no other address, it has none.
+func ExternalAddresses(translated Translated, clusters ...*Cluster) []string {
 	ranges := clusterRanges(translated, clusters)
 	blocks := blocksOf(clusters)
 	borders := bordersOf(ranges, blocks)
@@ -52,7 +47,7 @@ func ExternalAddressesExcept(translated Translated, clusters ...*Cluster) []stri
 	return addressNames(found)
 }
 
-// ExternalRanges returns, for each of ExternalAddressesExcept, the addresses that it stands for, as far
+// ExternalRanges returns, for each of ExternalAddresses, the addresses that it stands for, as far
 // as a name can say it: a block, or the first ranges of addresses. Pods, nodes and Services may have
 // some of them.
 func ExternalRanges(translated Translated, clusters ...*Cluster) map[string]string {
@@ -60,7 +55,7 @@ func ExternalRanges(translated Translated, clusters ...*Cluster) map[string]stri
 	blocks := blocksOf(clusters)
 	_, ranges := partition(blocks, inCluster, func(start netip.Addr) bool { return !inCluster.Lookup(start) })
 	names := map[string]string{}
-	for _, name := range ExternalAddressesExcept(translated, clusters...) {
+	for _, name := range ExternalAddresses(translated, clusters...) {
 		names[name] = rangesName(ranges[smallest(netip.MustParseAddr(name), blocks)])
 	}
 	return names

@@ -115,9 +115,9 @@ func (c *comparison) by(from, to int, port Port) []string {
 		}
 	}
 	if differ == nil {
-		return all
+		differ = all
 	}
-	return differ
+	return sortedUnion(differ, nil)
 }
 
 // shown returns the groups as endpoints.
@@ -153,6 +153,5 @@ func (n *Names) ofPods(pods []string, before, after *Cluster) []string {
 	for _, pod := range pods {
 		names = append(names, n.of(pod, before, after))
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return sortedUnion(names, nil)
 }

@@ -19,13 +19,13 @@ func TestChangesByNameAreThoseOfPods(t *testing.T) {
 	forClusters(t, 300, func(t *testing.T, g gen, in clusterstate.Input) {
 		before, after := New(in), New(g.changed(in))
 		name := func(p *corev1.Pod) string { return p.Namespace + "/all" }
-		addresses := append(NodeAddresses(before, after), ExternalAddresses(before, after)...)
+		addresses := append(NodeAddresses(before, after), ExternalAddresses(Translated{}, before, after)...)
 		spans := PortRanges(before, after)
-		pods, err := Compare(before, after, spans, addresses, FirstCommon)
+		pods, err := Compare(Names{}, before, after, spans, addresses, FirstCommon)
 		if err != nil {
 			t.Fatal(err)
 		}
-		named, err := CompareAs(Names{Pod: name}, before, after, spans, addresses, FirstCommon)
+		named, err := Compare(Names{Pod: name}, before, after, spans, addresses, FirstCommon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestChangesByNameAreThoseOfPods(t *testing.T) {
 			found := map[string]bool{}
 			for _, c := range d.Changes {
 				for _, traffic := range c.Traffic {
-					for _, cell := range c.Cells {
+					for _, cell := range c.Cells() {
 						found[traffic.String()+short(cell.From)+short(cell.To)] = true
 					}
 				}
@@ -70,8 +70,8 @@ func TestExternalRangesAreThoseOfTheirAddress(t *testing.T) {
 	forClusters(t, 100, func(t *testing.T, _ gen, in clusterstate.Input) {
 		c := New(in)
 		names := ExternalRanges(Translated{}, c)
-		if len(names) != len(ExternalAddresses(c)) {
-			t.Fatalf("got %v for %v", names, ExternalAddresses(c))
+		if len(names) != len(ExternalAddresses(Translated{}, c)) {
+			t.Fatalf("got %v for %v", names, ExternalAddresses(Translated{}, c))
 		}
 		blocks := blocksOf([]*Cluster{c})
 		for address, name := range names {

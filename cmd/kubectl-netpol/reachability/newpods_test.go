@@ -132,13 +132,13 @@ func TestCompareFindsChangesOfTwins(t *testing.T) {
 		}
 		changed := g.changed(in)
 		before, after := New(in), New(changed)
-		d, err := Compare(before, after, PortRanges(before, after), nil, FirstCommon)
+		d, err := Compare(Names{}, before, after, PortRanges(before, after), nil, FirstCommon)
 		if err != nil {
 			t.Fatal(err)
 		}
 		reported := map[string]bool{}
 		for _, c := range d.Changes {
-			for _, cell := range c.Cells {
+			for _, cell := range c.Cells() {
 				if cell.From == cell.To {
 					for _, span := range c.Traffic {
 						reported[fmt.Sprint(cell.From, span)] = true

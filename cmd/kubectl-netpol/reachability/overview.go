@@ -2,12 +2,15 @@ package reachability
 
 import (
 	"cmp"
+	"errors"
 	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 // Side is a row or column of an Overview: endpoints that are shown as one.
@@ -22,6 +25,8 @@ type Side struct {
 	Outside bool
 	// Ports are the ports of a destination to look at; empty means all.
 	Ports []Port
+	// LeftOut says why other pods of it cannot be asked about.
+	LeftOut []error
 }
 
 // String returns "namespace/name", or whichever of them is set.
@@ -38,12 +43,34 @@ func (s *Side) String() string {
 func (c *Cluster) Outside(family Family, translated Translated) Side {
 	side := Side{Name: "outside", Replicated: true, Outside: true}
 	names := ExternalRanges(translated, c)
-	for _, name := range ExternalAddressesExcept(translated, c) {
+	for _, name := range ExternalAddresses(translated, c) {
 		if e := c.at(names[name], netip.MustParseAddr(name)); e.has(family) {
 			side.Members = append(side.Members, e)
 		}
 	}
 	return side
+}
+
+// Members returns the endpoints of pods, ordered by name, and why others have none. Pods that have
+// ended do not count. If none has an endpoint, that is an error.
+func (c *Cluster) Members(pods []*corev1.Pod) (members []Endpoint, leftOut []error, err error) {
+	var ended error
+	for _, pod := range pods {
+		all, err := c.Endpoints(pod.Namespace + "/" + pod.Name)
+		switch {
+		case err == nil:
+			members = append(members, all...)
+		case compile.Ended(pod):
+			ended = err
+		default:
+			leftOut = append(leftOut, err)
+		}
+	}
+	if len(members) == 0 {
+		return nil, nil, errors.Join(append(leftOut, ended)...)
+	}
+	slices.SortStableFunc(members, func(a, b Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	return members, leftOut, nil
 }
 
 // Sides groups pods into sides, ordered by namespace and name. sideOf returns the side of a

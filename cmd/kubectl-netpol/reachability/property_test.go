@@ -265,7 +265,7 @@ func TestExternalAddressesStandForAll(t *testing.T) {
 			}
 			return fmt.Sprint(s.v4.IsValid(), c.Matrix([]Endpoint{s}, pods, port, FirstCommon).allowed, c.Matrix(pods, []Endpoint{s}, port, FirstCommon).allowed)
 		}
-		for _, name := range ExternalAddresses(c) {
+		for _, name := range ExternalAddresses(Translated{}, c) {
 			lines[line(name)] = true
 		}
 		for range 20 {
@@ -274,7 +274,7 @@ func TestExternalAddressesStandForAll(t *testing.T) {
 				addr = netip.MustParseAddr(fmt.Sprintf("%s::%x", random.Pick(g, "fd00:1", "2001:db8", "fd00:3", "ff"), g.IntN(300)))
 			}
 			if isExternal(addr, Translated{}, clusterRanges(Translated{}, []*Cluster{c}), []*Cluster{c}) && hasFamily(addr, []*Cluster{c}) && !lines[line(addr.String())] {
-				t.Errorf("%v is like none of %v", addr, ExternalAddresses(c))
+				t.Errorf("%v is like none of %v", addr, ExternalAddresses(Translated{}, c))
 			}
 		}
 	})
@@ -285,16 +285,16 @@ func TestCompareTellsEveryChange(t *testing.T) {
 	changes := map[bool]int{} // by whether a node is involved
 	forClusters(t, 1000, func(t *testing.T, g gen, in clusterstate.Input) {
 		before, after := New(in), New(g.changed(in))
-		addresses := append(NodeAddresses(before, after), ExternalAddresses(before, after)...)
-		d, err := Compare(before, after, PortRanges(before, after), addresses, FirstCommon)
+		addresses := append(NodeAddresses(before, after), ExternalAddresses(Translated{}, before, after)...)
+		d, err := Compare(Names{}, before, after, PortRanges(before, after), addresses, FirstCommon)
 		if err != nil {
 			t.Fatal(err)
 		}
 		reported := map[string]bool{}
 		for _, c := range d.Changes {
 			for _, span := range c.Traffic {
-				for _, cell := range c.Cells {
-					reported[fmt.Sprint(span, cell)] = true
+				for _, cell := range c.Cells() {
+					reported[fmt.Sprint(span, cell.From, cell.To, cell.Allowed)] = true
 				}
 			}
 		}
@@ -305,15 +305,15 @@ func TestCompareTellsEveryChange(t *testing.T) {
 			for i := range matrixBefore.allowed {
 				from, to := sides[i/len(sides)], sides[i%len(sides)]
 				listedFrom, listedTo := standIn(from, sides), standIn(to, sides)
-				cell := Cell{listedFrom.Name, listedTo.Name, matrixAfter.allowed[i]}
+				cell := fmt.Sprint(span, listedFrom.Name, listedTo.Name, matrixAfter.allowed[i])
 				differs := matrixBefore.allowed[i] != matrixAfter.allowed[i]
 				if differs {
 					changes[from.Kind == Node || to.Kind == Node]++
 				}
 				// A representative may have one family more than the address.
 				same := listedFrom.Name == from.Name && listedTo.Name == to.Name
-				if reported := reported[fmt.Sprint(span, cell)]; differs && !reported || reported && !differs && same {
-					t.Errorf("%v %+v: differs is %v", span, cell, differs)
+				if reported := reported[cell]; differs && !reported || reported && !differs && same {
+					t.Errorf("%s: differs is %v", cell, differs)
 				}
 			}
 		}
@@ -326,7 +326,7 @@ func TestCompareTellsEveryChange(t *testing.T) {
 func TestCompareSeparatesNodesFromExternalAddresses(t *testing.T) {
 	full, empty := cluster(), New(clusterstate.Input{})
 	for _, clusters := range [][2]*Cluster{{full, empty}, {empty, full}} {
-		d, err := Compare(clusters[0], clusters[1], nil, []string{"192.168.0.1", "203.0.113.9"}, FirstCommon)
+		d, err := Compare(Names{}, clusters[0], clusters[1], nil, []string{"192.168.0.1", "203.0.113.9"}, FirstCommon)
 		if err != nil || !slices.Equal(d.Nodes, []string{"192.168.0.1"}) || !slices.Equal(d.External, []string{"203.0.113.9"}) {
 			t.Errorf("got nodes %v, external %v, %v", d.Nodes, d.External, err)
 		}

@@ -14,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/workloads"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
@@ -34,8 +35,7 @@ type Input struct {
 	Records   []flows.Record
 	// Blocks name blocks of external addresses.
 	Blocks []Block
-	// Behind are the addresses and ports behind Services without a selector.
-	Behind []Behind
+	Behind exposure.Backends
 	// Translated are the addresses of Services.
 	Translated reachability.Translated
 	// Denied includes flows that enforced policies denied.

@@ -16,11 +16,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 )
 
 var update = flag.Bool("update", false, "write the suggestions of testdata")
@@ -142,9 +142,7 @@ func TestSuggestions(t *testing.T) {
 		}, change: func(in *Input) { in.Blocks = []Block{block(t, "partner=203.0.113.0/24")} }},
 		{name: "services-without-a-selector", records: []string{record(web1, "172.18.0.2", "TCP", 6443, ""), record(web1, "172.18.0.2", "TCP", 10250, ""), record(api, "172.18.0.3", "TCP", 6443, "")},
 			change: func(in *Input) {
-				for _, addr := range []string{"172.18.0.2", "172.18.0.3"} {
-					in.Behind = append(in.Behind, Behind{Service: "default/kubernetes", Addr: netip.MustParseAddr(addr), Port: reachability.Port{Proto: packet.TCP, Number: 6443}})
-				}
+				in.Behind = exposure.Backends{"default/kubernetes": {{Address: "172.18.0.2", Protocol: "TCP", Port: 6443}, {Address: "172.18.0.3", Protocol: "TCP", Port: 6443}}}
 			}},
 		{name: "addresses-of-services", records: []string{record(web1, "10.96.0.9", "TCP", 80, ""), record(web1, "10.97.0.1", "TCP", 80, ""), record(web1, "203.0.113.9", "TCP", 443, "")},
 			change: func(in *Input) {
