@@ -24,11 +24,11 @@ func aReport() *report {
 				Field: "spec.egress", Message: "100% dead,\nwhatever it says", Why: "Because.", Fix: "Add Egress.",
 			}},
 			{Finding: lint.Finding{
-				Rule: "equal-priority", Severity: lint.Warning, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "closed"},
+				Rule: "except-reopened", Severity: lint.Warning, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "closed"},
 				Message: "there is none", Why: "No effect.", Fix: "Add rules.",
 			}},
 			{File: "/abs/x.yaml", Finding: lint.Finding{
-				Rule: "equal-priority", Severity: lint.Info, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "other"},
+				Rule: "except-reopened", Severity: lint.Info, Object: lint.Object{Kind: "AdminNetworkPolicy", Name: "other"},
 				Message: "there is none", Why: "No effect.", Fix: "Add rules.",
 			}},
 		},
@@ -52,10 +52,10 @@ func TestReportAsText(t *testing.T) {
 whatever it says [dead-direction]
     Because.
     Fix: Add Egress.
-warning: AdminNetworkPolicy closed: there is none [equal-priority]
+warning: AdminNetworkPolicy closed: there is none [except-reopened]
     No effect.
     Fix: Add rules.
-/abs/x.yaml: info: AdminNetworkPolicy other: there is none [equal-priority]
+/abs/x.yaml: info: AdminNetworkPolicy other: there is none [except-reopened]
     Fix: Add rules.
 3 findings in 2 policies: 1 error, 1 warning, 1 info, 1 ignored
 `
@@ -67,8 +67,8 @@ warning: AdminNetworkPolicy closed: there is none [equal-priority]
 // Each finding is one command on one line, whatever text it contains.
 func TestReportForGitHub(t *testing.T) {
 	const want = `::error file=a b/x%2Cy%3Az.yaml,line=7,title=dead-direction::NetworkPolicy shop/db spec.egress: 100%25 dead,%0Awhatever it says%0ABecause.%0AFix: Add Egress.
-::warning title=equal-priority::AdminNetworkPolicy closed: there is none%0ANo effect.%0AFix: Add rules.
-::notice file=/abs/x.yaml,title=equal-priority::AdminNetworkPolicy other: there is none%0ANo effect.%0AFix: Add rules.
+::warning title=except-reopened::AdminNetworkPolicy closed: there is none%0ANo effect.%0AFix: Add rules.
+::notice file=/abs/x.yaml,title=except-reopened::AdminNetworkPolicy other: there is none%0ANo effect.%0AFix: Add rules.
 `
 	if got := written(t, "github"); got != want {
 		t.Errorf("got\n%s", got)

@@ -5,18 +5,16 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"strings"
 
-	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	"sigs.k8s.io/network-policy-api/apis/v1beta1"
+	netutils "k8s.io/utils/net"
 
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/exposure"
 	"sigs.k8s.io/kube-network-policies/cmd/kubectl-netpol/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // blockField returns the path of the k-th block of a peer.
@@ -87,7 +85,6 @@ func (c *cluster) podAddresses() map[netip.Addr]owner {
 // calls it.
 func addresses(c *cluster) {
 	owners := [...]map[netip.Addr]owner{policy.Ingress: c.owners(policy.Ingress), policy.Egress: c.owners(policy.Egress)}
-	spans := c.serviceSpans()
 	for _, p := range c.policies {
 		eachBlock(p, func(d policy.Direction, r *policy.Rule, i, k int, b policy.Block) {
 			field := blockField(p, d, r, i, k)
@@ -97,65 +94,9 @@ func addresses(c *cluster) {
 				return
 			} else if services := c.serviceCIDR(b.Prefix); services.IsValid() {
 				c.find(p, field, "", "%v is in the range of Services %v", b.Prefix, services)
-			} else if why := spans[b.Prefix.Addr().Is4()].has(b.Prefix); why != "" {
-				c.find(p, field, "", "%v %s", b.Prefix, why)
 			}
 		})
 	}
-}
-
-// serviceBits is how many bits of a range of Services are free at most: API servers refuse larger ones.
-const serviceBits = 20
-
-// serviceSpan is from the lowest to the highest known address of a Service, of one family.
-type serviceSpan struct {
-	low, high           netip.Addr
-	lowestOf, highestOf string
-	apiServer           netip.Addr // the first of the range
-}
-
-// serviceSpans returns the spans by whether they are of IPv4, for families without a ServiceCIDR.
-func (c *cluster) serviceSpans() map[bool]*serviceSpan {
-	spans := map[bool]*serviceSpan{}
-	for _, s := range c.Services {
-		name := s.Namespace + "/" + s.Name
-		for _, addr := range reachability.ClusterIPs(s) {
-			span := spans[addr.Is4()]
-			if span == nil {
-				span = &serviceSpan{low: addr, high: addr, lowestOf: name, highestOf: name}
-				spans[addr.Is4()] = span
-			}
-			if addr.Less(span.low) {
-				span.low, span.lowestOf = addr, name
-			}
-			if span.high.Less(addr) {
-				span.high, span.highestOf = addr, name
-			}
-			if name == "default/kubernetes" {
-				span.apiServer = addr
-			}
-		}
-	}
-	for _, r := range c.ServiceCIDRs {
-		delete(spans, r.Addr().Is4())
-	}
-	return spans
-}
-
-// has says why a block has addresses of Services only, "" if it may have others: the range of
-// Services begins before the address of the API server and has all that is between two Services.
-func (s *serviceSpan) has(block netip.Prefix) string {
-	if s == nil || block.Bits() < block.Addr().BitLen()-serviceBits {
-		return ""
-	}
-	if s.apiServer.IsValid() && block.Addr().Next() == s.apiServer {
-		return "is a range of Services: its first address is that of Service default/kubernetes"
-	}
-	oneRange := netip.PrefixFrom(s.low, s.low.BitLen()-serviceBits).Masked().Contains(s.high)
-	if !oneRange || block.Addr().Less(s.low) || s.high.Less(netipx.PrefixLastIP(block)) {
-		return ""
-	}
-	return fmt.Sprintf("is in the range of Services, between the addresses of %s and %s", s.lowestOf, s.highestOf)
 }
 
 // serviceCIDR returns the Service range that contains p, or an invalid prefix.
@@ -314,93 +255,32 @@ func (c *cluster) reopens(p *compiled, d policy.Direction, r *policy.Rule, by fu
 	return ""
 }
 
-// text is a CIDR or a name as written, and its path.
-type text struct{ field, value string }
-
-// cidrs returns all CIDRs of a policy as written.
-func cidrs(p *compiled) []text {
-	if p.network == nil {
-		return adminTexts(p, "networks", func(peer proposed.EgressPeer) []v1beta1.CIDR { return peer.Networks })
-	}
-	var all []text
-	for i, r := range p.network.Spec.Ingress {
-		for j, peer := range r.From {
-			if peer.IPBlock != nil {
-				path := fmt.Sprintf("spec.ingress[%d].from[%d].ipBlock", i, j)
-				all = append(all, blockTexts(path, peer.IPBlock.CIDR, peer.IPBlock.Except)...)
-			}
-		}
-	}
-	for i, r := range p.network.Spec.Egress {
-		for j, peer := range r.To {
-			if peer.IPBlock != nil {
-				path := fmt.Sprintf("spec.egress[%d].to[%d].ipBlock", i, j)
-				all = append(all, blockTexts(path, peer.IPBlock.CIDR, peer.IPBlock.Except)...)
-			}
-		}
-	}
-	return all
-}
-
-// texts returns the values of a field of a peer of a rule in direction d.
-func texts[S ~string](d policy.Direction, rule, peer int, field string, values []S) []text {
-	var all []text
-	for k, v := range values {
-		all = append(all, text{fmt.Sprintf("spec.%s[%d].%s[%d].%s[%d]", d, rule, compile.PeersField(d), peer, field, k), string(v)})
-	}
-	return all
-}
-
-func blockTexts(path, cidr string, excepts []string) []text {
-	all := []text{{path + ".cidr", cidr}}
-	for k, e := range excepts {
-		all = append(all, text{fmt.Sprintf("%s.except[%d]", path, k), e})
-	}
-	return all
-}
-
+// cidrForm finds the blocks in a policy as it is written that are read as others. No other text of a
+// spec has the form of a block.
 func cidrForm(c *cluster) {
 	for _, p := range c.policies {
-		for _, t := range cidrs(p) {
-			if instead, problem := canonical(t.value); problem != "" {
-				c.find(p, t.field, fmt.Sprintf("Write %s.", instead), "%s %s, and is read as %s", t.value, problem, instead)
+		fields, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(p.object) // a policy always has fields
+		eachText("spec", fields["spec"], func(field, text string) {
+			_, read, err := netutils.ParseCIDRSloppy(text)
+			if written, errStrict := netip.ParsePrefix(text); err == nil && (errStrict != nil || written != written.Masked() || written.Addr().Is4In6()) {
+				c.find(p, field, fmt.Sprintf("Write %s.", read), "%s is read as %s", text, read)
 			}
-		}
+		})
 	}
 }
 
-// canonical returns the usual form of a CIDR and the problem with the written form. Both
-// are empty for a CIDR that cannot be parsed.
-func canonical(cidr string) (form, problem string) {
-	stripped, zeros := stripZeros(cidr)
-	p, err := netip.ParsePrefix(stripped)
-	switch {
-	case err != nil:
-		return "", ""
-	case p.Addr().Is4In6() && p.Bits() >= 96:
-		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked().String(), "is an IPv4-mapped block"
-	case zeros:
-		return p.Masked().String(), "has leading zeros"
-	case p != p.Masked():
-		return p.Masked().String(), "has host bits"
-	}
-	return "", ""
-}
-
-// stripZeros removes leading zeros from the numbers of an IPv4 block.
-func stripZeros(cidr string) (stripped string, found bool) {
-	addr, bits, ok := strings.Cut(cidr, "/")
-	if !ok || strings.Contains(addr, ":") {
-		return cidr, false
-	}
-	octets := strings.Split(addr, ".")
-	for i, o := range octets {
-		if short := strings.TrimLeft(o, "0"); short != o && o != "0" {
-			octets[i], found = short, true
-			if short == "" {
-				octets[i] = "0"
-			}
+// eachText calls f with every text at and below a field, and its path.
+func eachText(path string, value any, f func(path, text string)) {
+	switch value := value.(type) {
+	case string:
+		f(path, value)
+	case []any:
+		for i, item := range value {
+			eachText(fmt.Sprintf("%s[%d]", path, i), item, f)
+		}
+	case map[string]any:
+		for key, item := range value {
+			eachText(path+"."+key, item, f)
 		}
 	}
-	return strings.Join(octets, ".") + "/" + bits, found
 }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// Inclusion and overlap of selectors, blocks, ports and rules, for all pods that can exist.
+// Inclusion of selectors, blocks, ports and rules, for all pods that can exist.
 // A positive answer is exact. Where it would need several selectors together, or the
 // addresses of pods, the answer is no.
 
@@ -108,25 +108,6 @@ func includesAll(s, inner map[string]values) bool {
 	return true
 }
 
-// meet reports whether one set of labels can match both selectors.
-func meet(s, o labels.Selector) bool {
-	other := allowed(o)
-	for key, v := range allowed(s) {
-		if w, known := other[key]; known {
-			v = v.intersect(w)
-		}
-		if v.empty() {
-			return false
-		}
-	}
-	for _, v := range other {
-		if v.empty() {
-			return false
-		}
-	}
-	return true
-}
-
 // podsInclude reports whether s selects all pods that o selects. Both are of NetworkPolicies.
 func (c *cluster) podsInclude(s, o *policy.PodSelector) bool {
 	if !includes(s.Pods, o.Pods) {
@@ -140,29 +121,6 @@ func (c *cluster) podsInclude(s, o *policy.PodSelector) bool {
 	}
 	ns := c.namespaces[o.Namespace]
 	return s.Namespaces.Empty() || ns != nil && s.Namespaces.Matches(labels.Set(ns.Labels))
-}
-
-// accountsMeet reports whether one service account can match both selectors.
-func accountsMeet(s, o *policy.PodSelector) bool {
-	return s.Accounts == nil || o.Accounts == nil || slices.ContainsFunc(o.Accounts, s.HasAccount)
-}
-
-// podsMeet reports whether one pod can match both selectors.
-func (c *cluster) podsMeet(s, o *policy.PodSelector) bool {
-	if !meet(s.Pods, o.Pods) || !accountsMeet(s, o) {
-		return false
-	}
-	if s.Namespace == "" {
-		s, o = o, s
-	}
-	switch {
-	case s.Namespace == "":
-		return meet(s.Namespaces, o.Namespaces)
-	case o.Namespace != "":
-		return s.Namespace == o.Namespace
-	}
-	ns := c.namespaces[s.Namespace]
-	return o.Namespaces.Empty() || ns == nil || o.Namespaces.Matches(labels.Set(ns.Labels))
 }
 
 // addressesOf returns the addresses of blocks without their exceptions.
@@ -217,11 +175,6 @@ func portsInclude(ports []policy.Port, p policy.Port) bool {
 	return slices.ContainsFunc(ports, func(o policy.Port) bool {
 		return p.Name != "" && o.Name == p.Name && (o.Proto == p.Proto || o.Proto == packet.Unknown)
 	}) || numbersOf(true, p).Without(numbersOf(false, ports...)).Empty()
-}
-
-// portsMeet reports whether some packet matches both rules' ports.
-func portsMeet(a, b *policy.Rule) bool {
-	return a.AnyPort || b.AnyPort || !numbersOf(true, a.Ports...).Intersect(numbersOf(true, b.Ports...)).Empty()
 }
 
 // covered reports whether rules together match every packet that r matches. A rule that
@@ -281,26 +234,6 @@ func (c *cluster) peerIncluded(r *policy.Rule, p *policy.Peer) bool {
 		blocks = append(blocks, o.Blocks...)
 	}
 	return includesAddresses(addressesOf(blocks...), addressesOf(p.Blocks...))
-}
-
-// peersMeet reports whether some packet can match a peer of each rule. It ignores the
-// addresses of pods.
-func (c *cluster) peersMeet(a, b *policy.Rule) bool {
-	if a.AnyPeer || b.AnyPeer {
-		return true
-	}
-	for i := range a.Peers {
-		for j := range b.Peers {
-			p, o := &a.Peers[i], &b.Peers[j]
-			switch {
-			case p.Pods != nil && o.Pods != nil && c.podsMeet(p.Pods, o.Pods),
-				p.Nodes != nil && o.Nodes != nil && meet(p.Nodes, o.Nodes),
-				addressesOf(p.Blocks...).Overlaps(addressesOf(o.Blocks...)):
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // isNothing reports whether the peer could not be read.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,8 +13,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
@@ -121,53 +118,6 @@ func into[O any](t testing.TB, raw map[string]any, o O) O {
 		t.Fatal(err)
 	}
 	return o
-}
-
-// Without a ServiceCIDR, the addresses of known Services say what their range has.
-func TestBlocksBetweenServices(t *testing.T) {
-	services := []*corev1.Service{
-		serviceAt("default", "kubernetes", "10.96.0.1", "fd96::1"), serviceAt("x", "a", "10.96.4.7"), serviceAt("x", "b", "10.98.0.9"),
-	}
-	for block, want := range map[string]string{
-		"10.96.0.0/16": "is a range of Services: its first address is that of Service default/kubernetes",
-		"10.96.0.0/12": "is a range of Services: its first address is that of Service default/kubernetes",
-		"fd96::/108":   "is a range of Services",
-		"10.97.0.0/16": "is in the range of Services, between the addresses of default/kubernetes and x/b",
-		"10.96.4.7/32": "is the address of Service x/a",
-		"10.98.0.0/16": "",
-		"10.96.0.0/11": "",
-		"10.0.0.0/8":   "",
-		"0.0.0.0/0":    "",
-		"fd96::/64":    "",
-		"192.0.2.0/24": "",
-	} {
-		t.Run(block, func(t *testing.T) {
-			p := &networkingv1.NetworkPolicy{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p"},
-				Spec: networkingv1.NetworkPolicySpec{
-					PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
-					Egress:      []networkingv1.NetworkPolicyEgressRule{{To: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: block}}}}},
-				},
-			}
-			var got string
-			for _, f := range Check(Input{Features: compile.AllFeatures(), Services: services, Policies: []compile.Object{p}}) {
-				if f.Rule == "service-address" {
-					got = f.Message
-				}
-			}
-			if (got == "") != (want == "") || !strings.Contains(got, want) {
-				t.Errorf("got %q, want %q", got, want)
-			}
-		})
-	}
-	in := Input{Services: services, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.100.0.0/16")}}
-	if spans := (&cluster{Input: in}).serviceSpans(); spans[true] != nil || spans[false] == nil {
-		t.Errorf("a ServiceCIDR says it better: got %v", spans)
-	}
-}
-
-func serviceAt(namespace, name string, addrs ...string) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: addrs[0], ClusterIPs: addrs}}
 }
 
 // A podSelector that has the labels of a workload itself is never meant.

@@ -213,18 +213,6 @@ var Rules = []*Rule{
 		Fix:   "Add a policy with podSelector {} and policyTypes [Ingress] to the namespace.",
 	},
 	{
-		ID: "equal-priority", Severity: Warning, check: equalPriority,
-		Title: "Administrators' policies of equal priority that contradict each other",
-		Why:   "The API does not define which of them decides. These agents take the first by kind and name, others may not.",
-		Fix:   "Give them different priorities.",
-	},
-	{
-		ID: "deny-all-networks", Severity: Warning, check: denyAllNetworks,
-		Title: "An administrator's Deny of all networks, which also denies pods",
-		Why:   "Networks match the addresses of pods and nodes, too.",
-		Fix:   "Put a rule with action Pass and peer namespaces: {} before it.",
-	},
-	{
 		ID: IgnoreComment, Severity: Warning,
 		Title: "A netpol:ignore that is wrong or ignores nothing",
 		Why:   "A comment that is not needed any more will hide the next mistake.",
