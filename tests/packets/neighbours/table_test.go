@@ -356,7 +356,7 @@ func control(actions string) string {
 const encryption = "aead 'rfc4106(gcm(aes))' 0x000102030405060708090a0b0c0d0e0f10111213 128"
 
 // encryptPods makes pods of y send to x/web through IPsec tunnels to the node, which gives the agent's bits
-// to the packets that it decrypts.
+// to the packets that it decrypts, and drops others.
 func encryptPods(t *testing.T, n node) {
 	t.Helper()
 	spi := 0
@@ -372,6 +372,15 @@ func encryptPods(t *testing.T, n node) {
 			n.run(t, state+" output-mark 0x1000\n"+policy+"fwd")
 		}
 	}
+	n.run(t, `nft -f - <<-END
+		table inet encrypted {
+			chain prerouting {
+				type filter hook prerouting priority mangle
+				ip saddr { $OTHER4, $DB4 } ip daddr $WEB4 meta secpath missing drop
+				ip6 saddr { $OTHER6, $DB6 } ip6 daddr $WEB6 meta secpath missing drop
+			}
+		}
+		END`)
 }
 
 // zones returns rules that assign conntrack zones to packets that the node receives and
