@@ -162,7 +162,7 @@ func (e *Enforcer) locate(p *packet.Packet, in *Input, s *policy.Snapshot) (at p
 }
 
 // locateOther makes pod, which is alone behind the output interface, the receiver if dst is the address of
-// another pod. Rules of the node send copies of packets to pods (TEE), and others than routes would.
+// another pod: rules of the node may send a packet, or a copy of it (TEE), to a pod that it is not for.
 func (at *place) locateOther(pod []netip.Addr, dst netip.Addr) {
 	if len(pod) > 0 && !slices.Contains(pod, dst) {
 		at.receiver, at.fleeting = oneOf(pod, dst), true

@@ -83,7 +83,7 @@ func (c *cluster) wantConditions(when string, status corev1.ConditionStatus, rea
 	c.writes = nil
 }
 
-// The figures of docs/early-feedback.md, by the clock of the simulation: what agents answer takes no time.
+// By the clock of the simulation: what agents answer takes no time.
 func TestSecondsUntilPodsAreReady(t *testing.T) {
 	for n, within := range map[int]time.Duration{1: 2 * time.Second, 30: 2 * time.Second, 300: 6 * time.Second} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -100,7 +100,7 @@ func TestReadinessGateWithAHungNode(t *testing.T) {
 	c.wantGate("later", corev1.ConditionTrue, gate.EnforcedOnOwnNode, "")
 }
 
-// The figures of docs/early-feedback.md: pods that get their addresses at once become ready with one
+// The figures of docs/feedback/kep-5709.md: pods that get their addresses at once become ready with one
 // write each. Both agents know them already.
 func TestReadinessOfManyPods(t *testing.T) {
 	plane := newest.start(t)
