@@ -252,7 +252,11 @@ func (r *reader) group(e *Endpoints, field string, g group) {
 	e.pods = r.selector(field+".podSelector", g.PodSelector)
 	e.except = g.Except
 	for i, name := range g.Except {
-		if err := checkName(name); err != nil {
+		err := checkName(name)
+		if isAddress(name) {
+			err = fmt.Errorf("%q: an address is not in a group of pods", name)
+		}
+		if err != nil {
 			r.fail(fmt.Sprintf("%s.except[%d]", field, i), err)
 		}
 	}
@@ -273,7 +277,7 @@ func (r *reader) selector(field string, in *metav1.LabelSelector) labels.Selecto
 
 // checkName returns an error for a name that depends on the namespace of the command line.
 func checkName(name string) error {
-	if _, err := netip.ParseAddr(name); err == nil || name == outside {
+	if isAddress(name) {
 		return nil
 	}
 	w, err := workloads.Parse(name)
@@ -281,4 +285,10 @@ func checkName(name string) error {
 		err = fmt.Errorf("%q: must be namespace/pod, namespace/kind/name such as shop/deploy/web or shop/svc/web, an address, or outside", name)
 	}
 	return err
+}
+
+// isAddress reports whether a name is that of an address, or of all addresses outside.
+func isAddress(name string) bool {
+	_, err := netip.ParseAddr(name)
+	return err == nil || name == outside
 }
