@@ -99,7 +99,7 @@ func (n node) needKernel(t *testing.T, nb neighbour) {
 }
 
 // lacking matches what nft, tc and ip say about what the kernel does not have.
-var lacking = regexp.MustCompile("No such file or directory|Failed to load TC action module|TC classifier not found|Protocol not supported")
+var lacking = regexp.MustCompile("No such file or directory|Failed to load TC action module|TC classifier not found|Protocol not supported|algorithm not found")
 
 // comes starts the neighbour while the agent runs.
 func (n node) comes(t *testing.T, nb neighbour) {
