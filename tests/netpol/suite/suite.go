@@ -44,12 +44,16 @@ var ErrFailed = errors.New("not as expected")
 // fails.
 func (c Command) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	said := make(chan struct{})
 	finished := context.AfterFunc(ctx, func() {
+		defer close(said)
 		stop() // the next signal ends the process
 		fmt.Fprintln(os.Stderr, "interrupted: deleting what this run has created; interrupt again to leave it")
 	})
 	err := c.Run(ctx, os.Stdout, os.Args[1:])
-	finished()
+	if !finished() {
+		<-said // before the process ends
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
