@@ -63,7 +63,7 @@ func (s *steering) closePods(learn func(*boot)) {
 func (s *steering) exportClosed(reg prometheus.Registerer) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_boot_closed",
-		Help: "1 while new connections of all pods wait for the first snapshot, because no earlier agent has left rules.",
+		Help: "1 while new connections of all pods wait for the first snapshot, because no earlier agent has left rules, or because manifests cannot be read.",
 	}, func() float64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()

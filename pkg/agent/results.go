@@ -60,7 +60,7 @@ func newResults(reg prometheus.Registerer, logger klog.Logger) *results {
 	r := &results{
 		doubts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_cni_cache_doubts",
-			Help: "Results in the CNI cache that are ignored or whose time is wrong. interface: it is gone or leads to another pod. future: the time is. order: routes or status confirm an older one.",
+			Help: "Results in the CNI cache that are ignored or whose time is wrong. interface: one that it names is gone or leads to another pod. future: it was written in the future. order: routes or the status confirm an older one.",
 		}, []string{"reason"}),
 		logger: logger,
 		known:  make(chan struct{}),

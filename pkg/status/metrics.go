@@ -24,7 +24,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_status_writes_total",
-			Help: "Requests that store or remove conditions. conflict, gone: changed or deleted meanwhile. unserved: no such sink. refused: by admission. invalid: the stored policy is. server_error: 5xx. error: no answer.",
+			Help: "Requests that store or remove conditions. conflict, gone: changed or deleted meanwhile. unserved: no such sink. refused: by admission. invalid: the stored policy is no longer valid. server_error: 5xx. error: no answer.",
 		}, []string{"kind", "sink", "result"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_status_conditions",

@@ -100,7 +100,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Packets for which the verdict of audited policies is not known.",
 	}), namesRefused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_names_refused_packets_total",
-		Help: "Packets denied because domain names do not match such an address, as of a pod, node or metadata service.",
+		Help: "Packets denied because domain names do not match the address: of a pod or node, link-local, or of a metadata service.",
 	})}
 	disputed := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_disputed_packets_total",

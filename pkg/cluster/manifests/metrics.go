@@ -10,7 +10,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		errors: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_manifest_errors",
-			Help: "Invalid or unreadable files and folders of --manifests, whose last valid content is in force.",
+			Help: "Invalid or unreadable files and folders of --manifests. If the agent has read all once, their last valid content is in force; if not, it enforces nothing, and new connections of pods wait.",
 		}),
 	}
 	reg.MustRegister(m.errors)

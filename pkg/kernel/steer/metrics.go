@@ -53,7 +53,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 		}),
 		support: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kernel_support",
-			Help: "Kernel features: 1 supported, 0 not, -1 unknown.",
+			Help: "Kernel features: 1 supported, 0 not, -1 unknown. queue: the queue statement, else xtables queues packets. udp_clash: two packets of one new UDP connection may wait at once (kernel 6.12).",
 		}, []string{"feature"}),
 	}
 	for _, found := range []string{byNotification, byPoll} {

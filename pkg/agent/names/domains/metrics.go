@@ -28,7 +28,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, addresses func() int) *metrics {
 	messages := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_dns_messages_total",
-		Help: "DNS messages of pods whose policies have domain names. The others than query are answers. empty: no address of that type. negative: no such name, or a failure. truncated: the pod repeats the query over TCP. unsolicited: without a recent query. other: not about addresses. unreadable: not complete.",
+		Help: "DNS messages of pods whose policies have domain names. query: for addresses; the others are answers. empty: no address of that type. negative: no such name, or a failure. truncated: the pod repeats the query over TCP. unsolicited: without a recent query. other: not about addresses. unreadable: not complete.",
 	}, []string{"message"})
 	m := &metrics{
 		queries:  messages.WithLabelValues("query"),
